@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cstdio>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "core/error.h"
@@ -97,8 +96,7 @@ std::vector<std::string> LoadedLibraries(const std::vector<std::string>& prefixe
 }
 
 std::string KernelChoicesJson() {
-  nlohmann::ordered_json json = {{"libraries", nlohmann::ordered_json::array()},
-                                 {"choices", nlohmann::ordered_json::array()}};
+  OrderedJson json = {{"libraries", OrderedJson::array()}, {"choices", OrderedJson::array()}};
   for (const std::string& file : LoadedLibraries({"libcublas", "libcuda", "libcudnn", "libnccl"})) {
     json["libraries"].push_back(file);
   }
@@ -106,7 +104,7 @@ std::string KernelChoicesJson() {
     json["choices"].push_back(
         {{"op", c.op}, {"problem", c.problem}, {"kernel", c.kernel}, {"why_slow", c.why_slow}});
   }
-  return DumpJson(json, 1) + "\n";
+  return json.dump(1) + "\n";
 }
 
 }  // namespace lockstep

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <utility>
 
@@ -69,17 +68,17 @@ void WriteStream(const TokenSource& source, FileWriter* file) {
 
 // The streams, the counts, what else is said of them, and in how many bytes.
 void Write(const Dataset& dataset, std::span<const std::byte> counts, FileWriter* file) {
-  nlohmann::json about = {{"name", dataset.name},
-                          {"note", dataset.note},
-                          {"fingerprint", dataset.fingerprint},
-                          {"tokenizer", dataset.tokenizer->ToJson()},
-                          {"tokenizer_config", dataset.tokenizer->ConfigJson()}};
+  Json about = {{"name", dataset.name},
+                {"note", dataset.note},
+                {"fingerprint", dataset.fingerprint},
+                {"tokenizer", dataset.tokenizer->ToJson()},
+                {"tokenizer_config", dataset.tokenizer->ConfigJson()}};
   for (const auto& stream : {dataset.train, dataset.val}) {
     if (stream == nullptr) continue;
     WriteStream(*stream, file);
     about["streams"].push_back({stream->size(), stream->has_documents(), stream->has_loss_mask()});
   }
-  const std::string text = DumpJson(about);
+  const std::string text = about.dump();
   const size_t size = text.size();
   file->Write(counts);
   file->Write(text);
@@ -87,13 +86,13 @@ void Write(const Dataset& dataset, std::span<const std::byte> counts, FileWriter
 }
 
 // The streams, and what else is said of them.
-nlohmann::json Map(const std::string& path, std::span<std::byte> counts, Dataset* dataset) {
+Json Map(const std::string& path, std::span<std::byte> counts, Dataset* dataset) {
   const auto file = std::make_shared<const MappedFile>(path);
   const std::span<const std::byte> bytes = file->bytes();
   size_t size = 0;
   std::memcpy(&size, bytes.last(sizeof(size)).data(), sizeof(size));
   const auto text = bytes.last(size + sizeof(size)).first(size);
-  nlohmann::json about = ParseJson({reinterpret_cast<const char*>(text.data()), text.size()}, path);
+  Json about = ParseJson({reinterpret_cast<const char*>(text.data()), text.size()}, path);
   const auto* words = reinterpret_cast<const uint32_t*>(bytes.data());
   auto* to = &dataset->train;
   for (const auto& stream : about["streams"]) {
@@ -123,12 +122,12 @@ bool TakeShared(const DatasetOptions& options, std::span<std::byte> counts, Data
     std::error_code error;  // on another machine it may lead to anything
     if (fs::read_symlink(path, error) != target) continue;
     try {
-      const nlohmann::json about = Map(path, counts, dataset);
+      const Json about = Map(path, counts, dataset);
       dataset->name = about["name"];
       dataset->note = about["note"];
       dataset->fingerprint = about["fingerprint"];
-      dataset->tokenizer = Tokenizer::FromJson(about["tokenizer"].get_ref<const std::string&>(),
-                                               path, about["tokenizer_config"].get<std::string>());
+      dataset->tokenizer = Tokenizer::FromJson(about["tokenizer"].string(), path,
+                                               about["tokenizer_config"].get<std::string>());
       dataset->vocab_size = dataset->tokenizer->vocab_size();
       return true;
     } catch (const IoError&) {  // no memory to map it

@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "core/io/safetensors.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/gpt/hf/hf_format.h"
@@ -37,11 +37,11 @@ struct Golden {
 std::ostream& operator<<(std::ostream& out, const Golden& g) { return out << g.name; }
 
 // Step -> the line of metrics.jsonl.
-std::map<int64_t, nlohmann::json> Metrics(const std::string& run) {
-  std::map<int64_t, nlohmann::json> lines;
+std::map<int64_t, Json> Metrics(const std::string& run) {
+  std::map<int64_t, Json> lines;
   std::istringstream in(ReadFile(JoinPath(run, "metrics.jsonl")));
   for (std::string line; std::getline(in, line);) {
-    const auto j = nlohmann::json::parse(line);
+    const auto j = Json::parse(line);
     EXPECT_TRUE(lines.emplace(j["step"].get<int64_t>(), j).second) << line;
   }
   return lines;

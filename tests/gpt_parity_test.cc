@@ -3,9 +3,8 @@
 // make_family_parity.py made the goldens.
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "core/thread_pool.h"
 #include "data/token_file.h"
 #include "models/gpt/hf/hf_format.h"
@@ -15,7 +14,7 @@
 namespace lockstep::models {
 namespace {
 
-std::vector<StepMetrics> Train(const std::string& folder, const nlohmann::json& settings) {
+std::vector<StepMetrics> Train(const std::string& folder, const Json& settings) {
   Gpt model(ReadHfConfig(folder));
   model.Materialize(kCpu, 0);
   LoadHfWeights(model, folder);
@@ -52,7 +51,7 @@ class GptParity : public testing::TestWithParam<Golden> {
 };
 
 TEST_P(GptParity, LossesAndGradientNormsOfPyTorch) {
-  const auto golden = nlohmann::json::parse(ReadFile(Folder() + "/steps.json"));
+  const auto golden = Json::parse(ReadFile(Folder() + "/steps.json"));
   const auto& steps = golden.at("steps");
   ASSERT_EQ(steps.size(), GetParam().steps);
   const std::vector<StepMetrics> ours = Train(Folder(), golden.at("settings"));
@@ -79,7 +78,7 @@ class LlamaLogits : public testing::TestWithParam<const char*> {};
 
 TEST_P(LlamaLogits, AreThoseOfTransformers) {
   const std::string folder = std::string("tests/testdata/") + GetParam();
-  const auto golden = nlohmann::json::parse(ReadFile(folder + "/logits.json"));
+  const auto golden = Json::parse(ReadFile(folder + "/logits.json"));
   Gpt model(ReadHfConfig(folder));
   model.Materialize(kCpu, 0);
   LoadHfWeights(model, folder);

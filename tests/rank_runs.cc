@@ -124,10 +124,10 @@ std::string RankRuns::Bytes(const std::string& out, int step) const {
   return bytes;
 }
 
-std::vector<nlohmann::json> RankRuns::Metrics(const std::string& out) const {
-  std::vector<nlohmann::json> lines;
+std::vector<Json> RankRuns::Metrics(const std::string& out) const {
+  std::vector<Json> lines;
   std::istringstream in(ReadFile(Path(out + "/metrics.jsonl")));
-  for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
+  for (std::string line; std::getline(in, line);) lines.push_back(Json::parse(line));
   return lines;
 }
 

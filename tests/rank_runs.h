@@ -5,10 +5,10 @@
 
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "core/io/json.h"
 #include "tests/subprocess.h"
 
 namespace lockstep {
@@ -42,7 +42,7 @@ class RankRuns : public testing::Test {
   // The whole model and optimizer state after a step, however they were saved.
   std::string Bytes(const std::string& out, int step) const;
   std::string Checkpoint(const std::string& out, int step) const;
-  std::vector<nlohmann::json> Metrics(const std::string& out) const;
+  std::vector<Json> Metrics(const std::string& out) const;
   // Losses, norms and validation losses, as they were written.
   std::vector<std::string> Numbers(const std::string& out) const;
 

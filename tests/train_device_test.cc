@@ -4,13 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "core/cuda/device.h"
 #include "core/cuda/graph_space.h"
 #include "core/error.h"
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "tests/subprocess.h"
 
 namespace lockstep {
@@ -67,7 +67,7 @@ class TrainDevice : public testing::Test {
     std::istringstream lines(ReadFile(Path(out + "/metrics.jsonl")));
     int64_t next = 0;
     for (std::string line; std::getline(lines, line); ++next) {
-      const auto j = nlohmann::json::parse(line);
+      const auto j = Json::parse(line);
       EXPECT_EQ(j["step"], next) << "lines come in order, and none is missing";
       if (next == 0) continue;
       steps.push_back({j["loss"], j["grad_norm"], j["lr"], j.value("val_loss", 0.0)});
@@ -151,7 +151,7 @@ TEST_F(TrainDevice, BitsDoNotDependOnWhenTheDeviceComputes) {
 TEST_F(TrainDevice, ReportsWhichKernelsRanAndOnceWhichAreSlow) {
   const Result run = Train("out", kDevice, kGpt2, {"--train.precision=bf16", "--train.steps=3"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
-  const auto json = nlohmann::json::parse(ReadFile(Path("out/kernels.json")));
+  const auto json = Json::parse(ReadFile(Path("out/kernels.json")));
   std::map<std::string, int> ops, slow;
   for (const auto& choice : json["choices"]) {
     ++ops[choice["op"]];

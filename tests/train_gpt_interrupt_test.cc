@@ -6,12 +6,12 @@
 
 #include <chrono>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
 #include <thread>
 
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "tests/subprocess.h"
 
 namespace lockstep {
@@ -116,11 +116,11 @@ TEST_F(Interrupt, TheTimesOfKernelsAreThoseOfAllSteps) {
   double steps_ms = 0, kernels_ms = 0;
   int64_t steps = 0;
   for (std::string line; std::getline(lines, line); ++steps) {
-    const auto j = nlohmann::json::parse(line);
+    const auto j = Json::parse(line);
     for (const char* phase : {"forward_ms", "backward_ms", "update_ms"}) {
       steps_ms += j.value(phase, 0.0);
     }
-    const auto kernel_ms = j.value("kernel_ms", nlohmann::json::object());
+    const auto kernel_ms = j.value("kernel_ms", Json::object());
     for (const auto& [name, ms] : kernel_ms.items()) kernels_ms += ms.get<double>();
   }
   EXPECT_GT(steps, 2);
@@ -190,7 +190,7 @@ std::string Records(const std::string& file) {
   std::string records;
   std::istringstream in(ReadFile(file));
   for (std::string line; std::getline(in, line);) {
-    const auto j = nlohmann::json::parse(line);
+    const auto j = Json::parse(line);
     for (const char* key : {"step", "loss", "grad_norm", "lr", "val_loss", "text"}) {
       if (j.contains(key)) records += std::string(key) + " " + j[key].dump() + ", ";
     }

@@ -121,7 +121,7 @@ TEST_F(Pipelines, OfMixturesAreTheRunOfOneProcess) {
 // The trace of a rank has its actions, in the order of the schedule.
 TEST_F(Pipelines, AreTracedInTheirSchedulesOrder) {
   Run(2, "out", Ordered({"--parallel.pp=2", "--parallel.schedule=interleaved", "--log.trace=3:4"}));
-  const auto trace = nlohmann::json::parse(ReadFile(Path("out/trace-3-4.json")));
+  const auto trace = Json::parse(ReadFile(Path("out/trace-3-4.json")));
   std::vector<std::string> traced, expected;
   for (const auto& event : trace["traceEvents"]) {
     if (event.value("cat", "") == "pipeline") traced.push_back(event["name"]);

@@ -7,12 +7,12 @@
 #include <array>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
 #include "core/error.h"
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "tests/sanitized.h"
 #include "tests/selection.h"
 #include "tests/subprocess.h"
@@ -88,13 +88,13 @@ TEST_F(TrainGpt, TrainsOnTheEmbeddedCorpusAndSamples) {
   double steps_ms = 0, kernels_ms = 0;
   std::set<std::string> kernels;
   for (std::string line; std::getline(metrics, line); ++next) {
-    const auto j = nlohmann::json::parse(line);
+    const auto j = Json::parse(line);
     EXPECT_EQ(j["step"], next);
     EXPECT_EQ(j.contains("val_loss"), next % 20 == 0);
     if (next == 0) continue;
     for (const char* phase : {"forward_ms", "backward_ms", "update_ms"})
       steps_ms += j[phase].get<double>();
-    const auto kernel_ms = j.value("kernel_ms", nlohmann::json::object());
+    const auto kernel_ms = j.value("kernel_ms", Json::object());
     for (const auto& [name, ms] : kernel_ms.items()) {
       kernels.insert(name);
       kernels_ms += ms.get<double>();
@@ -173,7 +173,7 @@ TEST_F(TrainGpt, AKilledRunResumesAtTwoThreadsToo) {
   std::istringstream metrics(ReadFile(Path("out/metrics.jsonl")));
   int64_t next = 0;
   for (std::string line; std::getline(metrics, line); ++next)
-    EXPECT_EQ(nlohmann::json::parse(line)["step"], next);
+    EXPECT_EQ(Json::parse(line)["step"], next);
   EXPECT_EQ(next, 41);
   EXPECT_THAT(ReadFile(Path("out/report.html")), HasSubstr("Step 40 of 40"));
 }
@@ -204,7 +204,7 @@ TEST_F(TrainGpt, EveryOptimizerAndPrecisionResumesToTheSameBits) {
   }
   std::istringstream metrics(ReadFile(Path("fp16/metrics.jsonl")));
   for (std::string line; std::getline(metrics, line);) {
-    const auto j = nlohmann::json::parse(line);
+    const auto j = Json::parse(line);
     if (j["step"] == 0) continue;
     EXPECT_EQ(j["loss_scale"], j["step"] < 17 ? 65536 : j["step"] < 34 ? 131072 : 262144) << line;
   }
@@ -379,7 +379,7 @@ TEST_F(TrainGpt, ARunThatRestartsInItsFolderReportsEachStepOnce) {
   std::istringstream metrics(ReadFile(Path("out/metrics.jsonl")));
   int64_t next = 0;
   for (std::string line; std::getline(metrics, line); ++next)
-    ASSERT_EQ(nlohmann::json::parse(line)["step"], next);
+    ASSERT_EQ(Json::parse(line)["step"], next);
   EXPECT_EQ(next, 41);
 }
 
@@ -489,7 +489,7 @@ TEST_F(TrainGpt, AValidationLossThatIsNotFiniteIsNotTheBest) {
   ASSERT_EQ(run.exit_code, 0) << run;
   EXPECT_THAT(run.out, AllOf(HasSubstr("validation loss"), testing::Not(HasSubstr("best"))));
   EXPECT_THAT(run.err, HasSubstr("warning: the validation loss after step 1 is not a finite"));
-  const auto state = nlohmann::json::parse(ReadFile(Path("out/latest/trainer_state.json")));
+  const auto state = Json::parse(ReadFile(Path("out/latest/trainer_state.json")));
   EXPECT_EQ(state["best_val_loss"], 0);
   // It goes on, to where the loss is no better.
   const Result on = Train("out", with({"--train.steps=2", "--checkpoint.resume=" + Path("out")}));
@@ -598,7 +598,7 @@ TEST_F(TrainGpt, ReportsTheShareOfTheMachinesArithmetic) {
   std::istringstream metrics(ReadFile(Path("out/metrics.jsonl")));
   double ratio = 0;
   for (std::string line; std::getline(metrics, line);) {
-    const auto j = nlohmann::json::parse(line);
+    const auto j = Json::parse(line);
     if (j["step"] == 0) continue;
     const double share = j["gemm_share"], speed = j["tokens_per_second"];
     if (ratio == 0) ratio = share / speed;
@@ -618,7 +618,7 @@ TEST_F(TrainGpt, TracesTheStepsAskedFor) {
   const Result run = Train("out", {"--log.trace=19:21"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.out, HasSubstr("trace " + Path("out/trace-19-21.json")));
-  const auto trace = nlohmann::json::parse(ReadFile(Path("out/trace-19-21.json")));
+  const auto trace = Json::parse(ReadFile(Path("out/trace-19-21.json")));
   std::map<std::string, int> spans;
   for (const auto& e : trace["traceEvents"]) {
     if (e["ph"] != "X") continue;

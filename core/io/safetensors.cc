@@ -1,7 +1,6 @@
 #include "core/io/safetensors.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <tuple>
 

@@ -9,10 +9,10 @@
 namespace lockstep {
 namespace {
 
-using Json = nlohmann::json;
+using Library = nlohmann::json;
 
 // Receives nlohmann's parse events; stops at the first thing that the format does not allow.
-class HeaderHandler : public nlohmann::json_sax<Json> {
+class HeaderHandler : public nlohmann::json_sax<Library> {
  public:
   HeaderHandler(const std::string& source, SafetensorsRawHeader* header)
       : source_(source), header_(header) {}
@@ -174,7 +174,7 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
 SafetensorsRawHeader ParseSafetensorsHeader(std::string_view text, const std::string& source) {
   SafetensorsRawHeader header;
   HeaderHandler handler(source, &header);
-  Json::sax_parse(text.begin(), text.end(), &handler);
+  Library::sax_parse(text.begin(), text.end(), &handler);
   return header;
 }
 

@@ -1,4 +1,3 @@
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/io/file.h"
@@ -39,9 +38,9 @@ SafetensorsSet SafetensorsSet::Open(const std::string& path) {
 }
 
 SafetensorsSet SafetensorsSet::OpenIndex(const std::string& folder, const std::string& path) {
-  const nlohmann::json index = ParseJson(ReadFile(path), path);
-  const auto map = index.is_object() ? index.find("weight_map") : index.end();
-  if (map == index.end() || !map->is_object() || map->empty()) {
+  const Json index = ParseJson(ReadFile(path), path);
+  const Json* map = index.Find("weight_map");
+  if (map == nullptr || !map->is_object() || map->empty()) {
     throw InputError(StrCat(path, ": weight_map: must be an object that names each tensor's file"));
   }
   std::map<std::string, std::vector<std::string>> tensors_of_shard;

@@ -1,7 +1,6 @@
 #include "core/io/safetensors_writer.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <tuple>
 
 #include "core/error.h"
@@ -30,8 +29,8 @@ size_t Rank(DType dtype) {
 
 std::string JsonString(std::string_view text) {
   try {
-    return nlohmann::json(text).dump();
-  } catch (const nlohmann::json::exception&) {
+    return Json(text).dump();
+  } catch (const JsonError&) {
     throw ArgumentError(StrCat("safetensors: ", Quoted(text), " is not valid UTF-8"));
   }
 }

@@ -1,7 +1,6 @@
 #include "data/chat/chat_template.h"
 
 #include <ctime>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/io/file.h"
@@ -11,8 +10,6 @@
 
 namespace lockstep::data {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
 
@@ -75,7 +72,7 @@ ChatTemplate::Parsed ChatTemplate::Parse(std::string_view source, std::string or
   }
 }
 
-const ChatTemplate::Parsed& ChatTemplate::For(const nlohmann::ordered_json& variables) const {
+const ChatTemplate::Parsed& ChatTemplate::For(const OrderedJson& variables) const {
   const bool tools = variables.contains("tools") && !variables["tools"].is_null();
   return tools && tool_use_.syntax != nullptr ? tool_use_ : default_;
 }
@@ -98,8 +95,7 @@ ChatTemplate ChatTemplate::FromConfig(const std::string& json, const std::string
   return chat_template;
 }
 
-RenderedChat ChatTemplate::Render(const nlohmann::ordered_json& messages,
-                                  const nlohmann::ordered_json& variables,
+RenderedChat ChatTemplate::Render(const OrderedJson& messages, const OrderedJson& variables,
                                   bool add_generation_prompt) const {
   if (!messages.is_array()) {
     throw InputError(StrCat("the messages of a chat must be a list, not ", messages.type_name()));

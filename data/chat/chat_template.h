@@ -4,13 +4,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "core/io/json.h"
 #include "data/chat/budget.h"
 #include "data/chat/evaluator.h"
 #include "data/chat/template_files.h"
@@ -55,16 +55,14 @@ class ChatTemplate {
   //
   // Throws InputError with the position in the template if the template fails, raises an exception,
   // or exceeds `limits`.
-  RenderedChat Render(const nlohmann::ordered_json& messages,
-                      const nlohmann::ordered_json& variables, bool add_generation_prompt) const;
+  RenderedChat Render(const OrderedJson& messages, const OrderedJson& variables,
+                      bool add_generation_prompt) const;
 
   // Whether Render returns generation spans with such variables, and where the template comes from.
-  bool has_generation(const nlohmann::ordered_json& variables) const {
+  bool has_generation(const OrderedJson& variables) const {
     return For(variables).syntax->has_generation;
   }
-  const std::string& origin(const nlohmann::ordered_json& variables) const {
-    return For(variables).origin;
-  }
+  const std::string& origin(const OrderedJson& variables) const { return For(variables).origin; }
   // The tokenizer's, by name ("bos_token"); variables of the template.
   const std::map<std::string, std::string>& special_tokens() const { return special_tokens_; }
 
@@ -82,7 +80,7 @@ class ChatTemplate {
     std::unique_ptr<const chat::Syntax> syntax;
   };
   static Parsed Parse(std::string_view source, std::string origin);
-  const Parsed& For(const nlohmann::ordered_json& variables) const;
+  const Parsed& For(const OrderedJson& variables) const;
 
   Parsed default_, tool_use_;  // the latter without syntax if there is none
   std::map<std::string, std::string> special_tokens_;

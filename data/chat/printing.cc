@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "core/io/json.h"
 #include "data/chat/builtins.h"
 #include "data/chat/text.h"
 #include "data/chat/value.h"
@@ -60,7 +60,7 @@ class Writer {
 
   void AppendText(const std::string& text) {
     TextWork(text.size());
-    out_ += json_ ? nlohmann::json(text).dump(-1, ' ', json_->ensure_ascii) : ReprText(text);
+    out_ += json_ ? Json(text).dump(-1, json_->ensure_ascii) : ReprText(text);
   }
 
   static std::string JsonScalar(const Value& value) {

@@ -1,6 +1,5 @@
 #include "data/chat/template_files.h"
 
-#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "core/error.h"
@@ -30,16 +29,16 @@ NamedTemplates InJinjaFiles(const std::string& folder) {
 }  // namespace
 
 NamedTemplates TemplatesIn(const std::string& json, const std::string& origin) {
-  const nlohmann::json config = ParseJson(json, origin);
+  const Json config = ParseJson(json, origin);
   if (!config.is_object()) throw InputError(StrCat(origin, ": expected a JSON object"));
-  const nlohmann::json given = config.value("chat_template", nlohmann::json());
+  const Json given = config.value("chat_template", Json());
   const std::string place = StrCat(origin, ": chat_template");
   NamedTemplates found;
   if (given.is_string()) found["default"] = {given, place};
   if (!given.is_array()) return found;
-  for (const nlohmann::json& entry : given) {
-    const bool valid = entry.is_object() && entry.value("name", nlohmann::json()).is_string() &&
-                       entry.value("template", nlohmann::json()).is_string();
+  for (const Json& entry : given) {
+    const bool valid = entry.is_object() && entry.value("name", Json()).is_string() &&
+                       entry.value("template", Json()).is_string();
     if (!valid) {
       throw InputError(StrCat(origin, ": each entry of chat_template must have a \"name\" and a ",
                               "\"template\""));

@@ -1,7 +1,6 @@
 #include "data/chat/value.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "core/io/json.h"
 #include "data/chat/text.h"
@@ -67,7 +66,7 @@ Value Value::Of(const Builtin* builtin, Value self) {
   return Value(std::make_shared<const Function>(Function{builtin, std::move(self)}));
 }
 
-Value Value::FromJson(const nlohmann::ordered_json& json) {
+Value Value::FromJson(const OrderedJson& json) {
   if (json.is_null()) return Value();
   if (json.is_boolean()) return Bool(json.get<bool>());
   if (json.is_number_float()) return Float(json.get<double>());
@@ -76,7 +75,7 @@ Value Value::FromJson(const nlohmann::ordered_json& json) {
   }
   if (json.is_number()) return Int(json.get<int64_t>());
   if (json.is_string()) {
-    const auto& text = json.get_ref<const std::string&>();
+    const auto& text = json.string();
     const size_t valid = ValidUtf8Prefix(text);
     if (valid != text.size()) Fail("the text ", Quoted(text), " is not UTF-8 at byte ", valid);
     return String(text);

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "core/io/json.h"
 #include "data/chat/budget.h"
 
 namespace lockstep::data::chat {
@@ -72,7 +72,7 @@ class Value {
   static Value Of(const Builtin* builtin, Value self = Value());
   static Value Of(Object* object) { return Value(object); }
   // TemplateFailure for strings that are not UTF-8, integers beyond 64 bits and deep nesting.
-  static Value FromJson(const nlohmann::ordered_json& json);
+  static Value FromJson(const OrderedJson& json);
 
   Kind kind() const;
   bool Is(Kind kind) const { return this->kind() == kind; }

@@ -9,8 +9,6 @@
 
 namespace lockstep::data {
 namespace {
-
-using Json = nlohmann::ordered_json;
 using chat::ByteSpan;
 
 constexpr size_t kMarkByte = 2;  // the last byte of the opening character, which can be changed
@@ -64,12 +62,15 @@ void MarkEnd(const std::string& mark, std::string* content) {
 }
 
 // Before each special token in a text of `value`.
-void MarkTokens(const std::string& mark, const ControlTokens& control, Json* value) {
-  if (value->is_structured()) {
-    for (Json& one : *value) MarkTokens(mark, control, &one);
+void MarkTokens(const std::string& mark, const ControlTokens& control, OrderedJson* value) {
+  if (value->is_array()) {
+    for (OrderedJson& one : *value) MarkTokens(mark, control, &one);
+  }
+  if (value->is_object()) {
+    for (auto& [key, one] : value->items()) MarkTokens(mark, control, &one);
   }
   if (!value->is_string()) return;
-  auto& text = value->get_ref<std::string&>();
+  auto& text = value->string();
   for (ByteSpan at = control.Find(text); at.end > at.begin; at = control.Find(text, at.end)) {
     text.insert(static_cast<size_t>(at.begin), mark);
     at.end += std::ssize(mark);
@@ -77,31 +78,32 @@ void MarkTokens(const std::string& mark, const ControlTokens& control, Json* val
 }
 
 // The first or last text of a content; null if there is none.
-std::string* TextOf(Json& message, bool first) {
+std::string* TextOf(OrderedJson& message, bool first) {
   if (!message.contains("content")) return nullptr;
-  Json& content = message["content"];
-  if (content.is_string()) return content.get_ptr<Json::string_t*>();
+  OrderedJson& content = message["content"];
+  if (content.is_string()) return &content.string();
   std::string* found = nullptr;
-  for (Json& part : content) {
+  for (OrderedJson& part : content) {
     if (!part.is_object() || !part.contains("text") || !part["text"].is_string()) continue;
-    found = part["text"].get_ptr<Json::string_t*>();
+    found = &part["text"].string();
     if (first) break;
   }
   return found;
 }
 
 // The name of the last call's function; null if there is none.
-std::string* NameOfLastCall(Json& message) {
-  Json* call = &message["tool_calls"].back();
+std::string* NameOfLastCall(OrderedJson& message) {
+  OrderedJson* call = &message["tool_calls"].back();
   if (call->is_object() && call->contains("function")) call = &(*call)["function"];
   if (!call->is_object() || !call->contains("name")) return nullptr;
-  return (*call)["name"].get_ptr<Json::string_t*>();
+  OrderedJson& name = (*call)["name"];
+  return name.is_string() ? &name.string() : nullptr;
 }
 
 // Mark 2 i before the content of message i, mark 2 i + 1 after it; those that are wanted.
-Json WithMarks(Json messages, const Marks& marks, const std::vector<bool>& wanted) {
+OrderedJson WithMarks(OrderedJson messages, const Marks& marks, const std::vector<bool>& wanted) {
   for (size_t i = 0; i < messages.size(); ++i) {
-    Json& message = messages[i];
+    OrderedJson& message = messages[i];
     std::string* end = CallsTools(message) ? NameOfLastCall(message) : TextOf(message, false);
     if (wanted[2 * i + 1] && end != nullptr) MarkEnd(marks.Mark(2 * i + 1), end);
     std::string* begin = TextOf(message, true);
@@ -131,8 +133,8 @@ std::optional<std::vector<std::optional<int64_t>>> Places(
 
 }  // namespace
 
-std::string SpaceAtEnd(const Json& message) {
-  Json copy = message;
+std::string SpaceAtEnd(const OrderedJson& message) {
+  OrderedJson copy = message;
   const std::string* text = TextOf(copy, false);
   return text == nullptr ? "" : text->substr(chat::Strip(*text, {}, /*left=*/false).size());
 }
@@ -144,7 +146,7 @@ std::optional<std::vector<ByteSpan>> FindTokens(const ChatTemplate& chat_templat
                                                 const std::string& text,
                                                 bool generation_prompt) try {
   const Marks marks(text);
-  Json marked = conversation.messages, variables = conversation.variables;
+  OrderedJson marked = conversation.messages, variables = conversation.variables;
   for (const size_t i : messages) MarkTokens(marks.Mark(0), control, &marked[i]);
   if (variables.contains("tools")) MarkTokens(marks.Mark(0), control, &variables["tools"]);
   std::string again = chat_template.Render(marked, variables, generation_prompt).text;
@@ -184,15 +186,15 @@ std::vector<ContentPlace> FindContents(const ChatTemplate& chat_template,
   return contents;
 }
 
-std::optional<std::string> PromptOf(const ChatTemplate& chat_template, const Json& messages,
-                                    const Json& variables) try {
+std::optional<std::string> PromptOf(const ChatTemplate& chat_template, const OrderedJson& messages,
+                                    const OrderedJson& variables) try {
   return chat_template.Render(messages, variables, true).text;
 } catch (const InputError&) {  // a conversation may be refused that ends there
   return {};
 }
 
-std::optional<std::string> TextAfter(const ChatTemplate& chat_template, const Json& messages,
-                                     const Json& variables) {
+std::optional<std::string> TextAfter(const ChatTemplate& chat_template, const OrderedJson& messages,
+                                     const OrderedJson& variables) {
   const auto text = PromptOf(chat_template, messages, variables);
   if (!text) return {};
   const Marks marks(*text);

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "core/io/json.h"
 #include "data/chat/chat_template.h"
 #include "data/conversations/control_tokens.h"
 #include "data/conversations/conversation.h"
@@ -14,7 +14,7 @@
 namespace lockstep::data {
 
 // The white space that a message's last text ends with.
-std::string SpaceAtEnd(const nlohmann::ordered_json& message);
+std::string SpaceAtEnd(const OrderedJson& message);
 
 // The bytes of the text that hold a content without the white space around it; none if marking it
 // would have changed the text, or if the template shows it never or twice.
@@ -39,12 +39,10 @@ std::optional<std::vector<chat::ByteSpan>> FindTokens(const ChatTemplate& chat_t
                                                       bool generation_prompt);
 
 // What the template makes of messages with a generation prompt; none if it refuses them.
-std::optional<std::string> PromptOf(const ChatTemplate& chat_template,
-                                    const nlohmann::ordered_json& messages,
-                                    const nlohmann::ordered_json& variables);
+std::optional<std::string> PromptOf(const ChatTemplate& chat_template, const OrderedJson& messages,
+                                    const OrderedJson& variables);
 // The part of that after the content of the last message; none if it can't be told.
-std::optional<std::string> TextAfter(const ChatTemplate& chat_template,
-                                     const nlohmann::ordered_json& messages,
-                                     const nlohmann::ordered_json& variables);
+std::optional<std::string> TextAfter(const ChatTemplate& chat_template, const OrderedJson& messages,
+                                     const OrderedJson& variables);
 
 }  // namespace lockstep::data

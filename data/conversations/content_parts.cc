@@ -7,16 +7,14 @@
 namespace lockstep::data {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-bool HasParts(const Json& message) {
+bool HasParts(const OrderedJson& message) {
   return message.contains("content") && message["content"].is_array();
 }
 
-bool KnowsParts(const ChatTemplate& chat_template, const Json& variables) try {
-  const auto render = [&](const Json& content) {
-    const Json messages = {{{"role", "user"}, {"content", content}},
-                           {{"role", "assistant"}, {"content", content}}};
+bool KnowsParts(const ChatTemplate& chat_template, const OrderedJson& variables) try {
+  const auto render = [&](const OrderedJson& content) {
+    const OrderedJson messages = {{{"role", "user"}, {"content", content}},
+                                  {{"role", "assistant"}, {"content", content}}};
     return chat_template.Render(messages, variables, false).text;
   };
   return render("Hi") == render({{{"type", "text"}, {"text", "Hi"}}});
@@ -26,10 +24,10 @@ bool KnowsParts(const ChatTemplate& chat_template, const Json& variables) try {
 
 }  // namespace
 
-std::string JoinParts(const Json& content) {
+std::string JoinParts(const OrderedJson& content) {
   if (content.is_string()) return content;
   std::string text;
-  for (const Json& part : content) text += part["text"].get_ref<const std::string&>();
+  for (const OrderedJson& part : content) text += part["text"].string();
   return text;
 }
 
@@ -38,7 +36,7 @@ Conversation WithPartsFor(const ChatTemplate& chat_template, Conversation conver
       KnowsParts(chat_template, conversation.variables)) {
     return conversation;
   }
-  for (Json& message : conversation.messages) {
+  for (OrderedJson& message : conversation.messages) {
     if (HasParts(message)) message["content"] = JoinParts(message["content"]);
   }
   return conversation;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <nlohmann/json.hpp>
 
 #include "core/io/json.h"
 
@@ -12,8 +11,8 @@ namespace lockstep::data {
 using chat::ByteSpan;
 
 ControlTokens::ControlTokens(const Tokenizer& tokenizer) : may_begin_(256) {
-  const nlohmann::json json = ParseJson(tokenizer.ToJson(), "the tokenizer");
-  for (const auto& token : json.value("added_tokens", nlohmann::json::array())) {
+  const Json json = ParseJson(tokenizer.ToJson(), "the tokenizer");
+  for (const auto& token : json.value("added_tokens", Json::array())) {
     if (!token.value("special", false)) continue;
     texts_.push_back(token.at("content").get<std::string>());
     if (texts_.back().empty()) texts_.pop_back();

@@ -6,7 +6,6 @@
 
 #include "core/error.h"
 #include "core/io/json.h"
-#include "core/io/strict_json.h"
 #include "data/chat/text.h"
 #include "data/conversations/content_parts.h"
 #include "data/text/repair_utf8.h"
@@ -14,8 +13,6 @@
 
 namespace lockstep::data {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr int kMaxDepth = 100;
 
@@ -45,34 +42,33 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 13> kRoles =
   throw InputError(StrCat(place, ": ", what));
 }
 
-std::string RoleOf(const Json& message, std::string_view key, const std::string& where) {
+std::string RoleOf(const OrderedJson& message, std::string_view key, const std::string& where) {
   if (!message.contains(key)) {
     throw InputError(StrCat(where, " has no \"", key, "\"; say who writes it: system, user, ",
                             "assistant or tool"));
   }
-  const Json& role = message[key];
+  const OrderedJson& role = message[key];
   if (role.is_string()) {
     for (const auto& [name, known] : kRoles) {
-      if (role.get_ref<const std::string&>() == name) return std::string(known);
+      if (role.string() == name) return std::string(known);
     }
   }
-  throw InputError(StrCat(
-      where, ": unknown role ",
-      role.is_string() ? Quoted(role.get_ref<const std::string&>()) : std::string(role.type_name()),
-      "; there are system, developer, user (human), assistant (gpt, model) and "
-      "tool"));
+  throw InputError(StrCat(where, ": unknown role ",
+                          role.is_string() ? Quoted(role.string()) : std::string(role.type_name()),
+                          "; there are system, developer, user (human), assistant (gpt, model) and "
+                          "tool"));
 }
 
-bool HasText(const Json& row, const char* key, bool or_empty = false) {
+bool HasText(const OrderedJson& row, const char* key, bool or_empty = false) {
   return row.contains(key) && row[key].is_string() && (or_empty || row[key] != "");
 }
 
 // "train": true or false; "weight": 1 or 0.
-bool IsLearnt(const Json& message, const std::string& role, const std::string& where) {
+bool IsLearnt(const OrderedJson& message, const std::string& role, const std::string& where) {
   bool learnt = role == "assistant";
   for (const char* key : {"train", "weight"}) {
     if (!message.contains(key) || message[key].is_null()) continue;
-    const Json& mark = message[key];
+    const OrderedJson& mark = message[key];
     if (!mark.is_boolean() && mark != 0 && mark != 1) {
       throw InputError(StrCat(where, ": \"", key, "\" must be true or false, 1 or 0"));
     }
@@ -87,13 +83,13 @@ bool IsLearnt(const Json& message, const std::string& role, const std::string& w
 }
 
 // Checks a list of parts, and makes each an object.
-void SettleParts(Json* parts, const std::string& where) {
+void SettleParts(OrderedJson* parts, const std::string& where) {
   int64_t number = 0;
-  for (Json& part : *parts) {
+  for (OrderedJson& part : *parts) {
     ++number;
     if (part.is_string()) part = {{"type", "text"}, {"text", part}};
     if (!part.is_object() || !HasText(part, "text", /*or_empty=*/true) ||
-        part.value("type", Json("text")) != "text") {
+        part.value("type", OrderedJson("text")) != "text") {
       throw InputError(StrCat(where, ": part ", number, " of its content is not text, as ",
                               R"({"type": "text", "text": "..."} is, and only text is trained; )",
                               "leave the row out"));
@@ -102,26 +98,26 @@ void SettleParts(Json* parts, const std::string& where) {
 }
 
 // Whether what a message says is nothing to train on.
-bool IsEmpty(const Json& content, std::string_view role) {
+bool IsEmpty(const OrderedJson& content, std::string_view role) {
   const std::string text = JoinParts(content);
   return role == "assistant" ? chat::Strip(text, {}).empty() : text.empty();
 }
 
 // As transformers does: the first of these is what templates read, but for those that read the
 // second one.
-void AliasReasoning(Json* message) {
+void AliasReasoning(OrderedJson* message) {
   constexpr std::array<const char*, 3> kKeys = {"reasoning_content", "thinking", "reasoning"};
   const auto* key =
       std::ranges::find_if(kKeys, [&](const char* k) { return message->contains(k); });
   if (key == kKeys.end()) return;
-  const Json reasoning = (*message)[*key];
+  const OrderedJson reasoning = (*message)[*key];
   if (!message->contains(kKeys[1])) (*message)[kKeys[1]] = reasoning;
   (*message)[kKeys[0]] = reasoning;
 }
 
 // Makes the content, whose key was `key`, a text or a list of parts. False if it is empty where
 // there must be one.
-bool SettleContent(Json* message, const std::string& role, const char* key,
+bool SettleContent(OrderedJson* message, const std::string& role, const char* key,
                    const std::string& where) {
   const bool calls = CallsTools(*message);
   if (role == "assistant" && message->contains("tool_calls") &&
@@ -129,7 +125,7 @@ bool SettleContent(Json* message, const std::string& role, const char* key,
     throw InputError(StrCat(where, ": \"tool_calls\" must be a list of calls"));
   }
   if (message->contains("content")) {
-    Json& content = (*message)["content"];
+    OrderedJson& content = (*message)["content"];
     if (content.is_array()) SettleParts(&content, where);
     if (content.is_null() && calls) {
       message->erase("content");
@@ -152,7 +148,8 @@ bool SettleContent(Json* message, const std::string& role, const char* key,
                           "\"; leave the message out, or the row"));
 }
 
-void AppendMessage(const Json& message, const std::string& where, Conversation* conversation) {
+void AppendMessage(const OrderedJson& message, const std::string& where,
+                   Conversation* conversation) {
   if (!message.is_object()) {
     throw InputError(StrCat(where, " must be an object with \"role\" and \"content\", not ",
                             message.type_name()));
@@ -160,7 +157,7 @@ void AppendMessage(const Json& message, const std::string& where, Conversation* 
   const bool share_gpt = message.contains("from") && !message.contains("role");
   const std::string role = RoleOf(message, share_gpt ? "from" : "role", where);
   const char* content_key = share_gpt && !message.contains("content") ? "value" : "content";
-  Json clean = {{"role", role}};
+  OrderedJson clean = {{"role", role}};
   for (const auto& [key, value] : message.items()) {
     const bool is_content = key == content_key;
     if (value.is_null() && !is_content) continue;
@@ -179,9 +176,9 @@ void AppendMessage(const Json& message, const std::string& where, Conversation* 
 }
 
 // Earlier turns: [["question", "answer"], ...].
-void AppendHistory(const Json& history, Conversation* conversation) {
-  const auto is_text = [](const Json& text) { return text.is_string(); };
-  for (const Json& turn : history) {
+void AppendHistory(const OrderedJson& history, Conversation* conversation) {
+  const auto is_text = [](const OrderedJson& text) { return text.is_string(); };
+  for (const OrderedJson& turn : history) {
     if (!turn.is_array() || turn.size() != 2 || !std::ranges::all_of(turn, is_text)) {
       Fail(conversation->place,
            R"("history" must be a list of earlier turns, [["question", "answer"], ...])");
@@ -191,7 +188,7 @@ void AppendHistory(const Json& history, Conversation* conversation) {
   }
 }
 
-void AppendAlpaca(const Json& row, Conversation* conversation) {
+void AppendAlpaca(const OrderedJson& row, Conversation* conversation) {
   const std::string& place = conversation->place;
   if (!row.contains("output")) Fail(place, "this row has \"instruction\", but no \"output\"");
   std::string question;
@@ -207,18 +204,19 @@ void AppendAlpaca(const Json& row, Conversation* conversation) {
   AppendMessages(row["output"], "assistant", "output", conversation);
 }
 
-bool HasAnswer(const Json& messages) {
-  return std::ranges::any_of(messages, [](const Json& m) { return m["role"] == "assistant"; });
+bool HasAnswer(const OrderedJson& messages) {
+  return std::ranges::any_of(messages,
+                             [](const OrderedJson& m) { return m["role"] == "assistant"; });
 }
 
-Conversation Begin(const Json& row, const std::string& place) {
+Conversation Begin(const OrderedJson& row, const std::string& place) {
   Conversation conversation{.place = place};
   if (HasText(row, "system")) AppendMessages(row["system"], "system", "system", &conversation);
   return conversation;
 }
 
 // Checks the messages, and adds the variables.
-void Finish(const Json& row, Conversation* conversation) {
+void Finish(const OrderedJson& row, Conversation* conversation) {
   const std::string& place = conversation->place;
   if (!HasAnswer(conversation->messages)) {
     Fail(place,
@@ -229,7 +227,7 @@ void Finish(const Json& row, Conversation* conversation) {
     if (!row["tools"].is_array()) Fail(place, "\"tools\" must be a list of functions");
     conversation->variables["tools"] = row["tools"];
   }
-  const Json kwargs = row.value("chat_template_kwargs", Json());
+  const OrderedJson kwargs = row.value("chat_template_kwargs", OrderedJson());
   if (!kwargs.is_object() && !kwargs.is_null())
     Fail(place, "\"chat_template_kwargs\" must be an object");
   for (const auto& [key, value] : kwargs.items()) conversation->variables[key] = value;
@@ -237,36 +235,29 @@ void Finish(const Json& row, Conversation* conversation) {
 
 }  // namespace
 
-bool CallsTools(const Json& message) {
+bool CallsTools(const OrderedJson& message) {
   return message["role"] == "assistant" && message.contains("tool_calls") &&
          !message["tool_calls"].empty();
 }
 
-Json ParseRow(std::string_view line, const std::string& place) {
-  const auto fail = [&](const std::string& what) { Fail(place, what); };
-  Json row;
-  try {
-    row = Json::parse(line.begin(), line.end(), StrictJson<Json>(kMaxDepth, fail));
-  } catch (const Json::exception& error) {
-    Fail(place,
-         StrCat("not valid JSON ", ParseErrorText(error.what()), "; each line must be one object"));
-  }
+OrderedJson ParseRow(std::string_view line, const std::string& place) {
+  const OrderedJson row = ParseOrderedJson(line, place, kMaxDepth);
   if (!row.is_object()) Fail(place, StrCat("found ", row.type_name(), ", but ", kFormats));
   return row;
 }
 
-std::string FieldsOf(const Json& row) {
+std::string FieldsOf(const OrderedJson& row) {
   std::vector<std::string> names;
   for (const auto& [name, value] : row.items()) names.push_back(name);
   return ListNames(names) + AdviceOnPairs(names);
 }
 
-bool LooksLikeConversation(const Json& row) {
+bool LooksLikeConversation(const OrderedJson& row) {
   return IsConversation([&](const char* key) { return row.contains(key); });
 }
 
-void AppendMessages(const Json& text_or_list, const std::string& role, const std::string& field,
-                    Conversation* conversation) {
+void AppendMessages(const OrderedJson& text_or_list, const std::string& role,
+                    const std::string& field, Conversation* conversation) {
   const std::string& place = conversation->place;
   if (text_or_list.is_string() || text_or_list.is_null()) {
     conversation->empty =
@@ -280,13 +271,13 @@ void AppendMessages(const Json& text_or_list, const std::string& role, const std
                        "a list of messages that is not empty"));
   }
   int64_t number = 0;
-  for (const Json& message : text_or_list) {
+  for (const OrderedJson& message : text_or_list) {
     AppendMessage(message, StrCat(place, ": message ", ++number, " of \"", field, "\""),
                   conversation);
   }
 }
 
-Conversation ToConversation(const Json& row, const std::string& place) {
+Conversation ToConversation(const OrderedJson& row, const std::string& place) {
   const char* list = row.contains("messages") ? "messages" : "conversations";
   const bool has_list = row.contains(list);
   if (!has_list && !row.contains("instruction")) {
@@ -308,7 +299,8 @@ Conversation ToConversation(const Json& row, const std::string& place) {
   return conversation;
 }
 
-Conversation ToCompletion(const Json& row, const std::string& field, const std::string& place) {
+Conversation ToCompletion(const OrderedJson& row, const std::string& field,
+                          const std::string& place) {
   Conversation conversation = Begin(row, place);
   if (row.contains("prompt")) AppendMessages(row["prompt"], "user", "prompt", &conversation);
   // What the assistant says in a prompt is given.

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/io/json.h"
 #include "data/text/document_reader.h"
 
 namespace lockstep::data {
@@ -18,9 +18,9 @@ struct Conversation {
   // "tool_calls". Keys whose value is null, the marks for training, and empty messages of the
   // system are left out. The text of "reasoning_content", "thinking" or "reasoning" is in the first
   // two.
-  nlohmann::ordered_json messages = nlohmann::ordered_json::array();
+  OrderedJson messages = OrderedJson::array();
   // Variables of the template: "tools", and those in the row's "chat_template_kwargs".
-  nlohmann::ordered_json variables = nlohmann::ordered_json::object();
+  OrderedJson variables = OrderedJson::object();
   // For each message: whether it is an answer of the assistant to be learnt.
   std::vector<bool> learnt;
   // Whether a message other than the system's, or what should be a message, has no text, or an
@@ -30,18 +30,18 @@ struct Conversation {
 };
 
 // Whether a message calls tools, which may be all that it says.
-bool CallsTools(const nlohmann::ordered_json& message);
+bool CallsTools(const OrderedJson& message);
 
 // Parses the object in a line of JSONL, which is well-formed UTF-8, and keeps the order of its
 // keys. Throws InputError that begins with `place` if the line is not an object, is nested deeper
 // than 100 levels, or has a key twice.
-nlohmann::ordered_json ParseRow(std::string_view line, const std::string& place);
+OrderedJson ParseRow(std::string_view line, const std::string& place);
 
 // For messages: the fields of a row, and what to do if they are those of a pair of answers.
-std::string FieldsOf(const nlohmann::ordered_json& row);
+std::string FieldsOf(const OrderedJson& row);
 
 // Whether a row has the keys of one of the formats that ToConversation knows.
-bool LooksLikeConversation(const nlohmann::ordered_json& row);
+bool LooksLikeConversation(const OrderedJson& row);
 
 // Reads a row of the usual formats:
 // - {"messages": [{"role": "user", "content": "..."}, ...], "tools": [...]}, as OpenAI's; an
@@ -53,16 +53,16 @@ bool LooksLikeConversation(const nlohmann::ordered_json& row);
 // All but the first may have "system". Throws InputError that begins with `place` for other rows,
 // for roles that are missing or unknown, for messages without content or with parts other than
 // text, and if there is no message of the assistant.
-Conversation ToConversation(const nlohmann::ordered_json& row, const std::string& place);
+Conversation ToConversation(const OrderedJson& row, const std::string& place);
 
 // The same for a "prompt", which may be missing, and its completion: a text or a list of messages
 // in row[field].
-Conversation ToCompletion(const nlohmann::ordered_json& row, const std::string& field,
+Conversation ToCompletion(const OrderedJson& row, const std::string& field,
                           const std::string& place);
 
 // Appends a text, which becomes a message of `role`, or a list of messages, in OpenAI's or
 // ShareGPT's keys. `field` is its name in the row, for errors.
-void AppendMessages(const nlohmann::ordered_json& text_or_list, const std::string& role,
+void AppendMessages(const OrderedJson& text_or_list, const std::string& role,
                     const std::string& field, Conversation* conversation);
 
 // The conversations of JSONL files, one after the other, in memory bounded by the largest of them.

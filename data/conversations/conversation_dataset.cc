@@ -127,7 +127,7 @@ std::string NoteOn(const std::string& path, const ConversationCounts& c, int64_t
 }
 
 struct PlacedRow {
-  nlohmann::ordered_json row;
+  OrderedJson row;
   std::string place;
 };
 
@@ -182,7 +182,7 @@ ConversationDataset OpenConversations(const DatasetOptions& options,
   std::string first_empty;
   const int64_t bad_utf8 = EncodeRows(
       options.path,
-      [&](const nlohmann::ordered_json& row, const std::string& place) {
+      [&](const OrderedJson& row, const std::string& place) {
         const Conversation conversation = ToConversation(row, place);
         if (conversation.empty) return EncodedRow{};
         return EncodedRow{encoder.Encode(conversation)};

@@ -42,10 +42,9 @@ struct Line {
 
 }  // namespace
 
-int64_t EncodeRows(
-    const std::string& path,
-    const std::function<EncodedRow(const nlohmann::ordered_json&, const std::string&)>& encode,
-    const std::function<void(EncodedRow, const std::string&)>& append) {
+int64_t EncodeRows(const std::string& path,
+                   const std::function<EncodedRow(const OrderedJson&, const std::string&)>& encode,
+                   const std::function<void(EncodedRow, const std::string&)>& append) {
   ConversationReader reader(ListTextFiles(std::vector{path}));
   std::vector<Line> lines;
   const auto flush = [&] {

@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "core/io/json.h"
 #include "data/conversations/conversation_encoder.h"
 #include "data/dataset.h"
 
@@ -31,10 +31,9 @@ using EncodedRow = std::vector<EncodedConversation>;
 // Calls encode(row, place) for each line that data.path names, on several threads, and append with
 // what it returned, in the order of the lines. Throws the error of the first bad line. Returns how
 // many malformed parts of UTF-8 became U+FFFD.
-int64_t EncodeRows(
-    const std::string& path,
-    const std::function<EncodedRow(const nlohmann::ordered_json&, const std::string&)>& encode,
-    const std::function<void(EncodedRow, const std::string&)>& append);
+int64_t EncodeRows(const std::string& path,
+                   const std::function<EncodedRow(const OrderedJson&, const std::string&)>& encode,
+                   const std::function<void(EncodedRow, const std::string&)>& append);
 
 // The tokenizer for data that a chat template renders. Throws InputError if there is none.
 std::shared_ptr<const Tokenizer> TokenizerForChat(const DatasetOptions& options);

@@ -1,7 +1,6 @@
 #include "data/conversations/model_template.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "core/error.h"
@@ -10,8 +9,6 @@
 
 namespace lockstep::data {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr const char* kConfig = "tokenizer_config.json";
 constexpr const char* kKey = "chat_template";
@@ -55,7 +52,7 @@ std::shared_ptr<const Tokenizer> WithTemplates(
   for (const auto& [key, token] : special_tokens) {
     if (!config.contains(key)) config[key] = token;
   }
-  return Tokenizer::FromJson(tokenizer->ToJson(), "the tokenizer", DumpJson(config, 2));
+  return Tokenizer::FromJson(tokenizer->ToJson(), "the tokenizer", config.dump(2));
 }
 
 // The special tokens' names and texts: of the template, then of the tokenizer.

@@ -20,10 +20,9 @@
 namespace lockstep::data {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 // Whether a list of messages begins with what the assistant says.
-bool BeginsWithAnswer(const Json& messages, const std::string& field, const std::string& place) {
+bool BeginsWithAnswer(const OrderedJson& messages, const std::string& field,
+                      const std::string& place) {
   Conversation read{.place = place};
   AppendMessages(messages, "", field, &read);
   return !read.messages.empty() && read.messages[0]["role"] == "assistant";
@@ -39,11 +38,11 @@ size_t CommonMessages(const Conversation& a, const Conversation& b) {
 
 }  // namespace
 
-bool LooksLikePreferencePair(const Json& row) {
+bool LooksLikePreferencePair(const OrderedJson& row) {
   return row.contains("chosen") && row.contains("rejected");
 }
 
-PreferencePair ToPreferencePair(const Json& row, const std::string& place) {
+PreferencePair ToPreferencePair(const OrderedJson& row, const std::string& place) {
   if (!LooksLikePreferencePair(row)) {
     throw InputError(
         StrCat(place,
@@ -62,7 +61,7 @@ PreferencePair ToPreferencePair(const Json& row, const std::string& place) {
   const bool repeated = has_prompt && lists && row["prompt"].is_string() &&
                         !BeginsWithAnswer(row["chosen"], "chosen", place) &&
                         !BeginsWithAnswer(row["rejected"], "rejected", place);
-  Json common = Json::object();  // of both conversations
+  OrderedJson common = OrderedJson::object();  // of both conversations
   for (const char* key : {"system", "prompt", "tools", "chat_template_kwargs"}) {
     const bool is_prompt = key == std::string_view("prompt");
     if (row.contains(key) && !(is_prompt && (!has_prompt || repeated))) common[key] = row[key];
@@ -232,7 +231,7 @@ PreferenceDataset EncodePreferences(const DatasetOptions& options,
   Rows rows;
   const int64_t bad_utf8 = EncodeRows(
       options.path,
-      [&](const nlohmann::ordered_json& row, const std::string& place) {
+      [&](const OrderedJson& row, const std::string& place) {
         const PreferencePair pair = ToPreferencePair(row, place);
         if (pair.chosen.empty || pair.rejected.empty) return EncodedRow{};
         return EncodedRow{encoder.Encode(pair.chosen), encoder.Encode(pair.rejected)};

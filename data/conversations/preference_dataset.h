@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "core/io/json.h"
 #include "data/conversations/conversation.h"
 #include "data/conversations/conversation_dataset.h"
 #include "data/dataset.h"
@@ -17,7 +17,7 @@ struct PreferencePair {
 };
 
 // Whether a row has the keys of ToPreferencePair.
-bool LooksLikePreferencePair(const nlohmann::ordered_json& row);
+bool LooksLikePreferencePair(const OrderedJson& row);
 
 // Reads a row of the formats that TRL's DPO takes:
 // - {"prompt": "...", "chosen": "...", "rejected": "..."}: a user's message and two answers; each
@@ -28,7 +28,7 @@ bool LooksLikePreferencePair(const nlohmann::ordered_json& row);
 // Both may have "system", "tools" and "chat_template_kwargs" like ToConversation's rows. Throws
 // InputError that begins with `place` for other rows, for what ToConversation refuses in a message,
 // and where an answer is missing.
-PreferencePair ToPreferencePair(const nlohmann::ordered_json& row, const std::string& place);
+PreferencePair ToPreferencePair(const OrderedJson& row, const std::string& place);
 
 // For training and validation together.
 struct PreferenceCounts {

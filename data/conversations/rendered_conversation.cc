@@ -2,18 +2,16 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
 #include "core/error.h"
+#include "core/io/json.h"
 #include "data/chat/text.h"
 #include "data/conversations/content_marks.h"
 
 namespace lockstep::data {
 namespace {
-
-using Json = nlohmann::ordered_json;
 using chat::ByteSpan;
 
 // Where answer `message` of the conversation begins, or none. The text of the generation prompt
@@ -25,11 +23,11 @@ std::optional<int64_t> BeginOf(const ChatTemplate& chat_template, const Conversa
   if (message == 0) return contents[0].begin;
   const auto earlier = [&] {
     const auto begin = conversation.messages.begin();
-    return Json(begin, begin + static_cast<std::ptrdiff_t>(message));
+    return OrderedJson::Array(begin, begin + static_cast<std::ptrdiff_t>(message));
   };
   if (contents[message - 1].end) {
     const auto end = static_cast<size_t>(*contents[message - 1].end);
-    const Json& before = conversation.messages[message - 1];
+    const OrderedJson& before = conversation.messages[message - 1];
     const std::string key = before["role"].get<std::string>() + SpaceAtEnd(before);
     // A call's arguments stand between its name and the end of the message.
     const auto known = CallsTools(before) ? after->end() : after->find(key);
@@ -109,13 +107,13 @@ void AddGenerated(const ChatTemplate& chat_template, const ControlTokens& contro
 }
 
 // Whether a text in it spells a special token.
-bool SpellsTokens(const Json& value, const ControlTokens& control) {
+bool SpellsTokens(const OrderedJson& value, const ControlTokens& control) {
   if (value.is_string()) {
-    const ByteSpan token = control.Find(value.get_ref<const std::string&>());
+    const ByteSpan token = control.Find(value.string());
     return token.end > token.begin;
   }
   return value.is_structured() &&
-         std::ranges::any_of(value, [&](const Json& v) { return SpellsTokens(v, control); });
+         std::ranges::any_of(value, [&](const OrderedJson& v) { return SpellsTokens(v, control); });
 }
 
 void AddFound(const ChatTemplate& chat_template, const ControlTokens& control,
@@ -169,10 +167,10 @@ std::vector<ByteSpan> FindGiven(const ChatTemplate& chat_template, const Control
   std::vector<ByteSpan> given;
   std::vector<size_t> spelling;
   for (size_t i = 0; i < conversation.messages.size(); ++i) {
-    const Json& message = conversation.messages[i];
+    const OrderedJson& message = conversation.messages[i];
     if (message["role"] != "assistant" && SpellsTokens(message, control)) spelling.push_back(i);
   }
-  const bool in_tools = SpellsTokens(conversation.variables.value("tools", Json()), control);
+  const bool in_tools = SpellsTokens(conversation.variables.value("tools", OrderedJson()), control);
   if (spelling.empty() && !in_tools) return given;
   const std::vector<ContentPlace> contents =
       FindContents(chat_template, conversation, text, generation_prompt);
@@ -180,7 +178,7 @@ std::vector<ByteSpan> FindGiven(const ChatTemplate& chat_template, const Control
     const bool answer = conversation.messages[i]["role"] == "assistant";
     if (answer || !contents[i].begin || !contents[i].end) continue;
     given.push_back({*contents[i].begin, *contents[i].end});
-    Json rest = conversation.messages[i];
+    OrderedJson rest = conversation.messages[i];
     rest.erase("content");
     if (!SpellsTokens(rest, control)) std::erase(spelling, i);
   }

@@ -1,7 +1,5 @@
 #include "data/prepare/manifest.h"
 
-#include <nlohmann/json.hpp>
-
 #include "core/error.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
@@ -9,16 +7,13 @@
 namespace lockstep::data {
 namespace {
 
-using Json = nlohmann::json;
-using OrderedJson = nlohmann::ordered_json;
-
 constexpr char kFormat[] = "lockstep tokens";
 constexpr int kVersion = 1;
 
 const Json& Member(const Json& object, const char* key) {
-  const auto it = object.find(key);
-  if (it == object.end()) throw InputError(StrCat("\"", key, "\" is missing"));
-  return *it;
+  const Json* member = object.Find(key);
+  if (member == nullptr) throw InputError(StrCat("\"", key, "\" is missing"));
+  return *member;
 }
 
 int64_t Count(const Json& object, const char* key) {
@@ -53,9 +48,7 @@ const Json& Object(const Json& object, const char* key) {
 SourceFile SourceFrom(const Json& json) {
   SourceFile source{Text(json, "path"), Count(json, "bytes"), Text(json, "sha256")};
   // Manifests of earlier versions have neither.
-  if (const auto it = json.find("modified_ns"); it != json.end()) {
-    source.modified_ns = IntegerOf(*it);
-  }
+  if (const Json* at = json.Find("modified_ns")) source.modified_ns = IntegerOf(*at);
   if (json.contains("read_bytes")) {
     source.read_bytes = Count(json, "read_bytes");
     source.read_sha256 = Text(json, "read_sha256");
@@ -110,8 +103,8 @@ Manifest FromParsed(const Json& json) {
   }
   Manifest manifest;
   const Json& options = Object(json, "options");
-  for (const auto& option : options.items()) {
-    manifest.options[option.key()] = Text(options, option.key().c_str());
+  for (const auto& [key, value] : options.items()) {
+    manifest.options[key] = Text(options, key.c_str());
   }
   const Json& tokenizer = Object(json, "tokenizer");
   manifest.tokenizer = Text(tokenizer, "name");
@@ -125,7 +118,7 @@ Manifest FromParsed(const Json& json) {
     manifest.sources.push_back(SourceFrom(source));
   }
   for (const Json& shard : List(json, "shards")) manifest.shards.push_back(ShardFrom(shard));
-  if (const auto next = json.find("next"); next != json.end()) {
+  if (json.contains("next")) {
     for (const Json& start : List(json, "next")) {
       // Only of a document in pieces.
       const int64_t piece = start.contains("piece") ? Count(start, "piece") : 0;
@@ -198,7 +191,7 @@ std::string Manifest::ToJson() const {
     item["document"] = start.document;
     item["token"] = start.token;
   }
-  return DumpJson(json, 2) + "\n";
+  return json.dump(2) + "\n";
 }
 
 Manifest Manifest::FromJson(std::string_view text, const std::string& origin) {
@@ -214,7 +207,7 @@ Manifest Manifest::FromJson(std::string_view text, const std::string& origin) {
 bool HasManifest(const std::string& folder) {
   const std::string path = JoinPath(folder, kManifestName);
   if (!PathExists(path)) return false;
-  const Json json = Json::parse(ReadFile(path, int64_t{1} << 30), nullptr, false);
+  const Json json = TryParseJson(ReadFile(path, int64_t{1} << 30));
   return json.is_object() && json.value("format", Json()) == kFormat;
 }
 

@@ -1,7 +1,6 @@
 #include "data/prepare/train_tokenizer.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/io/json.h"

@@ -14,7 +14,7 @@
 namespace lockstep::data {
 namespace {
 
-using Json = nlohmann::json;
+using Library = nlohmann::json;
 
 constexpr size_t kMaxDepth = 512;
 constexpr size_t kMostNames = 50;
@@ -44,7 +44,7 @@ bool QuickField(std::string* line, std::string_view field) {
 }
 
 // Keeps the wanted string and follows the rest.
-class FieldReader : public nlohmann::json_sax<Json> {
+class FieldReader : public nlohmann::json_sax<Library> {
  public:
   explicit FieldReader(std::string_view field) : field_(field) {}
 
@@ -78,7 +78,7 @@ class FieldReader : public nlohmann::json_sax<Json> {
     if (names.size() < kMostNames) names.push_back(name.substr(0, 100));
     return true;
   }
-  bool parse_error(std::size_t, const std::string&, const Json::exception& error) override {
+  bool parse_error(std::size_t, const std::string&, const Library::exception& error) override {
     return Fail(StrCat("not valid JSON ", ParseErrorText(error.what())));
   }
 
@@ -124,7 +124,7 @@ JsonText JsonField(std::string line, std::string_view field,
   if (repaired > 0 && QuickField(&line, field)) return {std::move(line), repaired};
   // It takes several times as long, and says what is wrong.
   FieldReader reader(field);
-  Json::sax_parse(line.begin(), line.end(), &reader);
+  Library::sax_parse(line.begin(), line.end(), &reader);
   if (!reader.error.empty()) throw InputError(StrCat(place(), ": ", reader.error));
   if (!reader.text) {
     std::string advice = AdviceOnConversations(reader.names);

@@ -1,5 +1,5 @@
 // The parts of the tokenizer.json that Hugging Face's library writes, most of byte-level BPE. Json
-// is nlohmann::json or ordered_json.
+// is Json or OrderedJson.
 #pragma once
 
 #include <string>

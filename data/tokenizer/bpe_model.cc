@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/io/json.h"
@@ -12,8 +11,6 @@
 
 namespace lockstep::data {
 namespace {
-
-using Json = nlohmann::json;
 
 uint64_t Pair(uint32_t left, uint32_t right) { return uint64_t{left} << 32 | right; }
 
@@ -32,7 +29,7 @@ template <typename Where>
 std::pair<std::string_view, std::string_view> PartsOf(const Json& merge, const Where& where) {
   std::string_view left, right;
   if (merge.is_string()) {
-    const std::string_view text = merge.get_ref<const std::string&>();
+    const std::string_view text = merge.string();
     const size_t space = text.find(' ');
     if (space != std::string_view::npos && text.find(' ', space + 1) == std::string_view::npos) {
       left = text.substr(0, space);
@@ -40,11 +37,11 @@ std::pair<std::string_view, std::string_view> PartsOf(const Json& merge, const W
     }
   } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() &&
              merge[1].is_string()) {
-    left = merge[0].get_ref<const std::string&>();
-    right = merge[1].get_ref<const std::string&>();
+    left = merge[0].string();
+    right = merge[1].string();
   }
   if (left.empty() || right.empty()) {
-    throw InputError(StrCat(where(), ": ", Quoted(DumpJson(merge)),
+    throw InputError(StrCat(where(), ": ", Quoted(merge.dump()),
                             " is not a merge: expected \"left right\" or [\"left\", \"right\"]"));
   }
   return {left, right};
@@ -79,7 +76,7 @@ void BpeModel::ReadVocabulary(const JsonObject& json) {
   // Ids may have gaps, but not so many that a small file would need much memory.
   const int64_t limit = 2 * static_cast<int64_t>(vocabulary.size()) + 1024;
   std::vector<std::pair<int32_t, const std::string*>> entries;
-  for (const auto& [token, value] : vocabulary.get_ref<const Json::object_t&>()) {
+  for (const auto& [token, value] : vocabulary.items()) {
     try {
       entries.emplace_back(static_cast<int32_t>(IntegerOf(value, 0, limit - 1)), &token);
     } catch (const InputError& e) {

@@ -1,7 +1,5 @@
 #include "data/tokenizer/bpe_tokenizer.h"
 
-#include <nlohmann/json.hpp>
-
 #include "core/error.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
@@ -11,8 +9,6 @@
 
 namespace lockstep::data {
 namespace {
-
-using Json = nlohmann::json;
 
 // Longer ones would make the search slow.
 constexpr size_t kMaxAddedBytes = 1024;

@@ -33,8 +33,7 @@ class BpeTokenizer : public Tokenizer {
  public:
   // `json` is a tokenizer.json, `text` its text, which ToJson returns, and `config` the text of the
   // tokenizer_config.json next to it, or empty. Throws InputError, which begins with `origin`.
-  BpeTokenizer(const nlohmann::json& json, std::string text, std::string config,
-               const std::string& origin);
+  BpeTokenizer(const Json& json, std::string text, std::string config, const std::string& origin);
   ~BpeTokenizer() override;
 
   std::vector<int32_t> Encode(std::string_view text) const override;

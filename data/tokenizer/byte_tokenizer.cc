@@ -1,7 +1,5 @@
 #include "data/tokenizer/byte_tokenizer.h"
 
-#include <nlohmann/json.hpp>
-
 #include "core/io/json.h"
 #include "data/tokenizer/bpe_json.h"
 #include "data/tokenizer/byte_alphabet.h"
@@ -25,16 +23,15 @@ std::string ByteTokenizer::Decode(std::span<const int32_t> ids) const {
 }
 
 std::string ByteTokenizer::ToJson() const {
-  using Json = nlohmann::ordered_json;
-  Json vocabulary = Json::object();
+  OrderedJson vocabulary = OrderedJson::object();
   for (int byte = 0; byte < 256; ++byte) {
     vocabulary[BytesToPrintable(std::string(1, static_cast<char>(byte)))] = byte;
   }
-  Json whole = ByteLevelJson<Json>(/*add_prefix_space=*/false);
+  OrderedJson whole = ByteLevelJson<OrderedJson>(/*add_prefix_space=*/false);
   whole["use_regex"] = false;
-  return DumpJson(ByteLevelBpeJson<Json>(vocabulary, Json::array(), Json::array(), nullptr, whole,
-                                         whole),
-                  1) +
+  return (ByteLevelBpeJson<OrderedJson>(vocabulary, OrderedJson::array(), OrderedJson::array(),
+                                        nullptr, whole, whole))
+             .dump(1) +
          "\n";
 }
 

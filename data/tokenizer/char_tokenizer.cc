@@ -1,7 +1,5 @@
 #include "data/tokenizer/char_tokenizer.h"
 
-#include <nlohmann/json.hpp>
-
 #include "core/error.h"
 #include "core/io/json.h"
 #include "data/tokenizer/bpe_json.h"
@@ -68,21 +66,21 @@ std::string CharTokenizer::Decode(std::span<const int32_t> ids) const {
 }
 
 std::string CharTokenizer::ToJson() const {
-  using Json = nlohmann::ordered_json;
-  Json vocabulary = Json::object();
+  OrderedJson vocabulary = OrderedJson::object();
   for (size_t id = 0; id < characters_.size(); ++id) {
     std::string character;
     AppendUtf8(characters_[id], &character);
     vocabulary[character] = id;
   }
   // A text with another character is an error there, too, since no token is called "<unk>".
-  const Json model = {{"type", "WordLevel"}, {"vocab", vocabulary}, {"unk_token", "<unk>"}};
-  const Json cut = {{"type", "Split"},
-                    {"pattern", {{"Regex", R"([\s\S])"}}},
-                    {"behavior", "Isolated"},
-                    {"invert", false}};
-  const Json json = TokenizerFileJson<Json>(model, Json::array(), nullptr, cut, {{"type", "Fuse"}});
-  return DumpJson(json, 1) + "\n";
+  const OrderedJson model = {{"type", "WordLevel"}, {"vocab", vocabulary}, {"unk_token", "<unk>"}};
+  const OrderedJson cut = {{"type", "Split"},
+                           {"pattern", {{"Regex", R"([\s\S])"}}},
+                           {"behavior", "Isolated"},
+                           {"invert", false}};
+  const OrderedJson json =
+      TokenizerFileJson<OrderedJson>(model, OrderedJson::array(), nullptr, cut, {{"type", "Fuse"}});
+  return json.dump(1) + "\n";
 }
 
 std::string CharTokenizer::ConfigJson() const { return kPlainConfig; }

@@ -1,7 +1,6 @@
 #include "data/tokenizer/gpt2_files.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/io/json.h"
@@ -10,8 +9,6 @@
 
 namespace lockstep::data {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr const char* kQwen2Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})"
@@ -59,10 +56,10 @@ std::unique_ptr<Tokenizer> FromGpt2Json(const Json& json, const std::string& ori
   for (const Json& token : tokens) {
     const size_t id = vocabulary.size();
     if (!token.is_string()) {
-      throw InputError(StrCat(origin, ": token ", id, " is ", DumpJson(token), ", not a string"));
+      throw InputError(StrCat(origin, ": token ", id, " is ", token.dump(), ", not a string"));
     }
-    if (!vocabulary.emplace(token.get_ref<const std::string&>(), id).second) {
-      throw InputError(StrCat(origin, ": the token ", DumpJson(token), " appears twice"));
+    if (!vocabulary.emplace(token.string(), id)) {
+      throw InputError(StrCat(origin, ": the token ", token.dump(), " appears twice"));
     }
   }
   Json file = VocabularyJson(std::move(vocabulary), merges, {});
@@ -70,7 +67,7 @@ std::unique_ptr<Tokenizer> FromGpt2Json(const Json& json, const std::string& ori
   if (known.contains(kEndOfText)) {
     file["added_tokens"].push_back(SpecialTokenJson<Json>(known[kEndOfText], kEndOfText));
   }
-  return std::make_unique<BpeTokenizer>(file, DumpJson(file) + "\n", "", origin);
+  return std::make_unique<BpeTokenizer>(file, file.dump() + "\n", "", origin);
 }
 
 }  // namespace lockstep::data

@@ -3,10 +3,10 @@
 
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
+#include "core/io/json.h"
 #include "data/tokenizer/tokenizer.h"
 
 namespace lockstep::data {
@@ -23,13 +23,12 @@ struct VocabularyKind {
 
 // A tokenizer.json, without added tokens, made of the object in a vocab.json and the merges, such
 // as "l o".
-nlohmann::json VocabularyJson(nlohmann::json vocabulary, nlohmann::json merges,
-                              const VocabularyKind& kind);
+Json VocabularyJson(Json vocabulary, Json merges, const VocabularyKind& kind);
 // The merges of a merges.txt, one a line. Throws InputError.
-nlohmann::json MergesOf(std::string_view merges_txt, const std::string& origin);
+Json MergesOf(std::string_view merges_txt, const std::string& origin);
 
 // The "tokens" and "merges" of Lockstep's own type "gpt2", which checkpoints had before they had
 // tokenizer.json.
-std::unique_ptr<Tokenizer> FromGpt2Json(const nlohmann::json& json, const std::string& origin);
+std::unique_ptr<Tokenizer> FromGpt2Json(const Json& json, const std::string& origin);
 
 }  // namespace lockstep::data

@@ -1,7 +1,6 @@
 #include "data/tokenizer/json_object.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/io/json.h"
@@ -9,12 +8,10 @@
 namespace lockstep::data {
 namespace {
 
-using Json = nlohmann::json;
-
 // The value for a message; values may be huge.
 std::string Shown(const Json& value) {
   if (value.is_object() || value.is_array()) return StrCat("an ", value.type_name());
-  std::string text = DumpJson(value);
+  std::string text = value.dump();
   if (text.size() > 80) text = text.substr(0, 80) + "...";
   return text;
 }
@@ -32,8 +29,8 @@ std::string JsonObject::At(const char* key) const {
 }
 
 const Json* JsonObject::Find(const char* key) const {
-  const auto it = json_->find(key);
-  return it == json_->end() || it->is_null() ? nullptr : &*it;
+  const Json* value = json_->Find(key);
+  return value == nullptr || value->is_null() ? nullptr : value;
 }
 
 const Json& JsonObject::Required(const char* key, bool fits, std::string_view kind) const {
@@ -51,8 +48,7 @@ bool JsonObject::Bool(const char* key, bool otherwise) const {
 
 const std::string& JsonObject::String(const char* key) const {
   const Json* value = Find(key);
-  return Required(key, value != nullptr && value->is_string(), "a string")
-      .get_ref<const std::string&>();
+  return Required(key, value != nullptr && value->is_string(), "a string").string();
 }
 
 JsonObject JsonObject::Object(const char* key) const {
@@ -77,15 +73,15 @@ int64_t JsonObject::Integer(const char* key, int64_t most) const {
 }
 
 void JsonObject::AllowOnly(std::initializer_list<std::string_view> keys) const {
-  for (const auto& [key, value] : json_->get_ref<const Json::object_t&>()) {
+  for (const auto& [key, value] : json_->items()) {
     if (std::ranges::find(keys, key) == keys.end())
       Refuse(key.c_str(), "and it may change the ids");
   }
 }
 
 void JsonObject::Refuse(const char* key, std::string_view hint) const {
-  const auto it = json_->find(key);
-  throw InputError(StrCat(At(key), ": ", it == json_->end() ? "nothing" : Shown(*it),
+  const Json* value = json_->Find(key);
+  throw InputError(StrCat(At(key), ": ", value == nullptr ? "nothing" : Shown(*value),
                           " is not supported: ", hint));
 }
 

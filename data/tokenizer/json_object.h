@@ -3,10 +3,11 @@
 
 #include <cstdint>
 #include <initializer_list>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "core/io/json.h"
 
 namespace lockstep::data {
 
@@ -14,12 +15,12 @@ namespace lockstep::data {
 class JsonObject {
  public:
   // `where` is the file with the path of keys, such as "tokenizer.json: model".
-  JsonObject(const nlohmann::json& json, std::string where);
+  JsonObject(const Json& json, std::string where);
 
   const std::string& where() const { return where_; }
 
   // The field's value, or null if it is missing or null.
-  const nlohmann::json* Find(const char* key) const;
+  const Json* Find(const char* key) const;
 
   bool Bool(const char* key, bool otherwise) const;
   // A required string, which need not be nonempty.
@@ -37,9 +38,9 @@ class JsonObject {
 
  private:
   std::string At(const char* key) const;
-  const nlohmann::json& Required(const char* key, bool fits, std::string_view kind) const;
+  const Json& Required(const char* key, bool fits, std::string_view kind) const;
 
-  const nlohmann::json* json_;
+  const Json* json_;
   std::string where_;
 };
 

@@ -1,8 +1,7 @@
 #include "data/tokenizer/pre_tokenizer.h"
 
-#include <nlohmann/json.hpp>
-
 #include "core/error.h"
+#include "core/io/json.h"
 #include "data/utf8.h"
 
 namespace lockstep::data {

@@ -16,14 +16,12 @@
 namespace lockstep::data {
 namespace {
 
-using Json = nlohmann::json;
-
 std::unique_ptr<Tokenizer> CharFromJson(const Json& json, const std::string& origin) {
-  const auto it = json.find("characters");
-  if (it == json.end() || !it->is_string() || it->get_ref<const std::string&>().empty()) {
+  const Json* given = json.Find("characters");
+  if (given == nullptr || !given->is_string() || given->empty()) {
     throw InputError(StrCat(origin, ": \"characters\" must be a nonempty string"));
   }
-  const auto& characters = it->get_ref<const std::string&>();
+  const auto& characters = given->string();
   auto tokenizer = std::make_unique<CharTokenizer>(characters);
   if (tokenizer->vocab_size() != CountUtf8(characters) ||
       tokenizer->Decode(tokenizer->Encode(characters)) != characters ||
@@ -44,7 +42,7 @@ std::unique_ptr<Tokenizer> FromParsedJson(const Json& json, const std::string& o
   if (type == "char") return CharFromJson(json, origin);
   if (type == "byte") return std::make_unique<ByteTokenizer>();
   if (type == "gpt2") return FromGpt2Json(json, origin);
-  throw InputError(StrCat(origin, ": unknown tokenizer type ", DumpJson(type),
+  throw InputError(StrCat(origin, ": unknown tokenizer type ", type.dump(),
                           "; known: \"char\", \"byte\", \"gpt2\""));
 }
 

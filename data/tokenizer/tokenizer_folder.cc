@@ -1,7 +1,6 @@
 // The tokenizer of a folder: which files there are, and what each says beside the others.
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "core/error.h"
@@ -13,8 +12,6 @@
 
 namespace lockstep::data {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr const char* kFile = "tokenizer.json";
 constexpr const char* kConfig = "tokenizer_config.json";
@@ -93,7 +90,7 @@ Json ReadConfig(const std::string& folder, const Json& added) {
   for (const auto& [content, id] : tokens.items()) {
     if (Has(added, content)) continue;
     const bool special = Has(named, content);
-    config[kDecoder][DumpJson(id)] = {
+    config[kDecoder][id.dump()] = {
         {"content", content}, {"normalized", !special}, {"special", special}};
   }
   return config;
@@ -216,7 +213,7 @@ std::string ConfigText(const Json& config, const std::string& folder) {
   if (config.is_null()) return "";
   const std::string path = JoinPath(folder, kConfig);
   const std::string own = PathExists(path) ? ReadFile(path) : "";
-  return !own.empty() && ParseJson(own, path) == config ? own : DumpJson(config, 2) + "\n";
+  return !own.empty() && ParseJson(own, path) == config ? own : config.dump(2) + "\n";
 }
 
 std::unique_ptr<Tokenizer> FromFile(const std::string& folder, const std::string& path) {
@@ -226,7 +223,7 @@ std::unique_ptr<Tokenizer> FromFile(const std::string& folder, const std::string
   const Json config = ReadConfig(folder, json.value("added_tokens", Json::array()));
   const Json model = json.value("model", Json());
   if (config.is_object() && model.is_object() && model.value("vocab", Json()).is_object()) {
-    if (AddedTokens(config, folder, &json).Add(/*all=*/false)) text = DumpJson(json) + "\n";
+    if (AddedTokens(config, folder, &json).Add(/*all=*/false)) text = json.dump() + "\n";
   }
   return Tokenizer::FromJson(text, path, ConfigText(config, folder));
 }
@@ -265,7 +262,7 @@ std::unique_ptr<Tokenizer> FromVocabulary(const std::string& folder, const char*
   }
   AddedTokens(named, folder, &json).Add(/*all=*/true);
   json["post_processor"] = PostProcessor(named, json["added_tokens"], folder);
-  return Tokenizer::FromJson(DumpJson(json) + "\n", StrCat(tokens, " and ", merges),
+  return Tokenizer::FromJson(json.dump() + "\n", StrCat(tokens, " and ", merges),
                              ConfigText(config, folder));
 }
 

@@ -1,7 +1,6 @@
 // Shared by the tokenizers: their JSON and the check of ids. Only for data/tokenizer/*.cc.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
@@ -25,8 +24,8 @@ inline constexpr const char* kPlainConfig = R"({
 )";
 
 // Throws InputError naming `origin` unless the text is one JSON object.
-inline nlohmann::json ParseJsonObject(std::string_view text, const std::string& origin) {
-  nlohmann::json json = ParseJson(text, origin);
+inline Json ParseJsonObject(std::string_view text, const std::string& origin) {
+  Json json = ParseJson(text, origin);
   if (!json.is_object()) throw InputError(StrCat(origin, ": expected a JSON object"));
   return json;
 }

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <chrono>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "core/io/file.h"
 #include "core/io/json.h"
@@ -14,8 +13,6 @@
 
 namespace lockstep::dist {
 namespace {
-
-using nlohmann::json;
 
 // So that ranks of different builds are detected at the start.
 const std::string& BuildId() {
@@ -43,7 +40,7 @@ Claim Claim::Of(int size) {
 
 std::optional<Claim> Claim::Parse(const std::string& text) {
   try {
-    const json j = TryParseJson(text);
+    const Json j = TryParseJson(text);
     constexpr int kMost = std::numeric_limits<int>::max();
     return Claim{static_cast<int>(IntegerOf(j.at("size"), 0, kMost)),
                  j.at("host").get<std::string>(),
@@ -58,13 +55,9 @@ std::optional<Claim> Claim::Parse(const std::string& text) {
 }
 
 std::string Claim::ToText() const {
-  return DumpJson(json{{"size", size},
-                       {"host", host},
-                       {"build", build},
-                       {"meeting", meeting},
-                       {"process", process},
-                       {"address", address},
-                       {"port", port}});
+  return Json{{"size", size},       {"host", host},       {"build", build}, {"meeting", meeting},
+              {"process", process}, {"address", address}, {"port", port}}
+      .dump();
 }
 
 std::string Claim::Who() const { return StrCat("process ", process, " on ", host); }

@@ -2,16 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "core/io/json.h"
 
 namespace lockstep::dist {
 namespace {
-
-using nlohmann::json;
-using nlohmann::ordered_json;
 
 // By CollectiveError::Cause.
 constexpr std::array<std::string_view, 5> kCauses = {"mismatch", "timeout", "lost rank", "gave up",
@@ -31,17 +27,17 @@ Failure GivenUp(int rank, const std::string& reason) {
 }
 
 // The text is for people; only the values are read back.
-ordered_json ToJson(const Collective& c) {
+OrderedJson ToJson(const Collective& c) {
   return {{"text", c.sequence == 0 ? "no call" : Describe(c)}, {"values", ToValues(c)}};
 }
 
-Collective CollectiveOf(const json& j) {
+Collective CollectiveOf(const Json& j) {
   const auto call = CollectiveFromValues(IntegersOf(j.at("values")));
   if (!call) throw InputError("an operation is invalid");
   return *call;
 }
 
-ordered_json ToJson(const Failure& f) {
+OrderedJson ToJson(const Failure& f) {
   return {{"cause", kCauses[static_cast<size_t>(f.cause)]},
           {"reported_by", f.rank},
           {"culprits", f.culprits},
@@ -51,15 +47,15 @@ ordered_json ToJson(const Failure& f) {
           {"operation", ToJson(f.operation)}};
 }
 
-int RankOf(const json& j, int ranks) {
+int RankOf(const Json& j, int ranks) {
   try {
     return static_cast<int>(IntegerOf(j, 0, ranks - 1));
   } catch (const InputError&) {
-    throw InputError(StrCat("it names rank ", DumpJson(j), " of ", ranks, " ranks"));
+    throw InputError(StrCat("it names rank ", j.dump(), " of ", ranks, " ranks"));
   }
 }
 
-Failure FailureOf(const json& j, int ranks) {
+Failure FailureOf(const Json& j, int ranks) {
   const auto cause = std::ranges::find(kCauses, j.at("cause").get<std::string>());
   if (cause == kCauses.end()) throw InputError("a failure has an unknown cause");
   Failure f{.cause = static_cast<CollectiveError::Cause>(cause - kCauses.begin()),
@@ -69,11 +65,11 @@ Failure FailureOf(const json& j, int ranks) {
             .purpose = j.at("purpose").get<std::string>(),
             .reason = j.at("reason").get<std::string>()};
   if (!j.at("culprits").is_array()) throw InputError("the culprits of a failure are not a list");
-  for (const json& culprit : j.at("culprits")) f.culprits.push_back(RankOf(culprit, ranks));
+  for (const Json& culprit : j.at("culprits")) f.culprits.push_back(RankOf(culprit, ranks));
   return f;
 }
 
-std::string ToText(const Failure& f) { return DumpJson(ToJson(f)); }
+std::string ToText(const Failure& f) { return ToJson(f).dump(); }
 
 std::optional<Failure> ParseFailure(const std::string& text, int ranks) {
   try {

@@ -1,11 +1,11 @@
 // Why ranks stop: the failure that they all throw.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "core/io/json.h"
 #include "dist/collective.h"
 
 namespace lockstep::dist {
@@ -31,11 +31,11 @@ CollectiveError ErrorOf(const Failure& failure, const std::string& group, int ra
 
 // As ranks send them to each other, and write them into flight records. Reading throws an exception
 // for what none of `ranks` ranks writes.
-nlohmann::ordered_json ToJson(const Collective& call);
-nlohmann::ordered_json ToJson(const Failure& failure);
-Collective CollectiveOf(const nlohmann::json& j);
-Failure FailureOf(const nlohmann::json& j, int ranks);
-int RankOf(const nlohmann::json& j, int ranks);
+OrderedJson ToJson(const Collective& call);
+OrderedJson ToJson(const Failure& failure);
+Collective CollectiveOf(const Json& j);
+Failure FailureOf(const Json& j, int ranks);
+int RankOf(const Json& j, int ranks);
 
 // The same as text; nullopt for what no rank writes.
 std::string ToText(const Failure& failure);

@@ -1,7 +1,6 @@
 #include "dist/control/failure_board.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "core/io/json.h"
@@ -9,15 +8,13 @@
 namespace lockstep::dist {
 namespace {
 
-using nlohmann::json;
-
 constexpr char kWhere[] = "where", kLost[] = "lost";
 constexpr std::string_view kCalls = "calls at ";
 constexpr auto kPatience = std::chrono::seconds(2);
 constexpr FailureBoard::Milliseconds kLongestBeat(500);
 
 // These throw for what no rank writes.
-Collective CallOf(const json& j) { return CollectiveFromValues(IntegersOf(j)).value(); }
+Collective CallOf(const Json& j) { return CollectiveFromValues(IntegersOf(j)).value(); }
 
 // Peer, direction, number, and so on.
 std::vector<int64_t> ToValues(const TransferCounts& counts) {
@@ -28,7 +25,7 @@ std::vector<int64_t> ToValues(const TransferCounts& counts) {
   return values;
 }
 
-TransferCounts TransfersOf(const json& j) {
+TransferCounts TransfersOf(const Json& j) {
   TransferCounts counts;
   const std::vector<int64_t> values = IntegersOf(j);
   for (size_t i = 0; i + 2 < values.size(); i += 3) {
@@ -60,22 +57,22 @@ FailureBoard::~FailureBoard() {
 std::string FailureBoard::Respond(const std::string& question) {
   if (question == kWhere && options_.position) {
     const CallPosition p = options_.position();
-    return DumpJson(json{ToValues(p.call), p.step, p.busy});
+    return Json{ToValues(p.call), p.step, p.busy}.dump();
   }
   if (question.starts_with(kCalls) && options_.log) {
     const CallLog mine = options_.log();
     const int64_t last = mine.log.last();
-    json calls = json::array();
+    Json calls = Json::array();
     for (const int64_t sequence : {int64_t{std::atoll(question.c_str() + kCalls.size())}, last}) {
       const auto call = mine.log.At(sequence);
-      calls.push_back(call ? json(ToValues(*call)) : json());
+      calls.push_back(call ? Json(ToValues(*call)) : Json());
     }
     calls.push_back(ToValues(mine.transfers));
     calls.push_back(mine.waits_in);
-    return DumpJson(calls);
+    return calls.dump();
   }
   const std::lock_guard<std::mutex> lock(mutex_);
-  return question == kLost && lost_ ? DumpJson(json(*lost_)) : "";
+  return question == kLost && lost_ ? Json(*lost_).dump() : "";
 }
 
 Answers<std::string> FailureBoard::Ask(const std::string& question) {
@@ -90,7 +87,7 @@ Failure FailureBoard::Post(Failure failure) {
 Answers<CallPosition> FailureBoard::Positions() {
   return Parsed<CallPosition>(Ask(kWhere), [](const std::string& text) {
     if (text.empty()) return CallPosition();
-    const json j = TryParseJson(text);
+    const Json j = TryParseJson(text);
     return CallPosition{CallOf(j.at(0)), IntegerOf(j.at(1)), j.at(2).get<bool>()};
   });
 }
@@ -98,7 +95,7 @@ Answers<CallPosition> FailureBoard::Positions() {
 Answers<FailureBoard::Calls> FailureBoard::CallsAt(int64_t sequence) {
   return Parsed<Calls>(Ask(StrCat(kCalls, sequence)), [](const std::string& text) {
     if (text.empty()) return Calls();
-    const json j = TryParseJson(text);
+    const Json j = TryParseJson(text);
     Calls calls{.has_group = true,
                 .transfers = TransfersOf(j.at(2)),
                 .waits_in = j.at(3).get<std::string>()};
@@ -115,10 +112,10 @@ void FailureBoard::ShareLost(const std::vector<int>& lost) {
 
 Answers<std::vector<int>> FailureBoard::Lost() {
   return Parsed<std::vector<int>>(Ask(kLost), [this](const std::string& text) {
-    const json j = TryParseJson(text);
+    const Json j = TryParseJson(text);
     if (!j.is_array()) throw InputError("this rank has shared no list");
     std::vector<int> ranks;
-    for (const json& rank : j) ranks.push_back(RankOf(rank, plane_->size()));
+    for (const Json& rank : j) ranks.push_back(RankOf(rank, plane_->size()));
     return ranks;
   });
 }

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <utility>
 
@@ -12,8 +11,6 @@
 
 namespace lockstep::dist {
 namespace {
-
-using nlohmann::json;
 
 constexpr ControlPlane::Milliseconds kFirstPause(20), kLongestPause(1000);
 constexpr ControlPlane::Milliseconds kFirstPatience(50);
@@ -161,9 +158,10 @@ void ControlPlane::Welcome() {
     const Claim& parent = claims_.at(tree_.Parent(joined)).first;
     guests_.at(id).link->Send({.kind = Frame::Kind::kWelcome,
                                .to = joined,
-                               .body = DumpJson(json{{"meeting", options_.claim.meeting},
-                                                     {"address", parent.address},
-                                                     {"port", parent.port}})});
+                               .body = Json{{"meeting", options_.claim.meeting},
+                                            {"address", parent.address},
+                                            {"port", parent.port}}
+                                           .dump()});
     // The others leave when they have reached their parents.
     if (tree_.Parent(joined) == 0) Adopt(joined, id);
   }
@@ -267,7 +265,7 @@ void ControlPlane::Retry(const std::string& obstacle, Link::Cause cause,
 
 void ControlPlane::OnWelcome(const Frame& frame) {
   try {
-    const json body = TryParseJson(frame.body);
+    const Json body = TryParseJson(frame.body);
     const std::lock_guard<std::mutex> lock(mutex_);
     meeting_ = body.at("meeting").get<std::string>();
     parent_address_ = body.at("address").get<std::string>();

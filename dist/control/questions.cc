@@ -1,6 +1,5 @@
 // ControlPlane: questions that the loops of other ranks answer. See control_plane.h.
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "core/io/json.h"
@@ -8,8 +7,6 @@
 
 namespace lockstep::dist {
 namespace {
-
-using nlohmann::json;
 
 // How long rank 0 waits for answers. Those who ask wait longer.
 constexpr ControlPlane::Milliseconds kSurveyTime(1000);
@@ -29,7 +26,7 @@ std::string Pack(const std::map<int, std::string>& texts, size_t longest = Frame
       of_text.insert(of_text.end(), {rank, rank});
     }
   }
-  std::string bytes = DumpJson(json(runs));
+  std::string bytes = Json(runs).dump();
   return bytes.size() <= Frame::kMaxBody || longest <= 1 ? bytes : Pack(texts, longest / 2);
 }
 
@@ -37,7 +34,7 @@ std::string Pack(const std::map<int, std::string>& texts, size_t longest = Frame
 std::map<int, std::string> Unpack(const std::string& bytes, int size) {
   std::map<int, std::string> texts;
   try {
-    for (const auto& [text, runs] : TryParseJson(bytes).get<std::map<std::string, json>>()) {
+    for (const auto& [text, runs] : TryParseJson(bytes).get<std::map<std::string, Json>>()) {
       for (size_t i = 0; i + 1 < runs.size(); i += 2) {
         const int64_t last = IntegerOf(runs[i + 1], 0, size - 1);
         for (auto rank = static_cast<int>(IntegerOf(runs[i], 0, size)); rank <= last; ++rank) {

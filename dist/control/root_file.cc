@@ -6,7 +6,6 @@
 
 #include <array>
 #include <cerrno>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "core/io/json.h"
@@ -14,8 +13,6 @@
 
 namespace lockstep::dist {
 namespace {
-
-using nlohmann::json;
 
 constexpr size_t kMaxBytes = 4096;
 
@@ -28,7 +25,7 @@ RootFile::RootFile(std::string path, const RootAddress& root) : path_(std::move(
   file_ = FileDescriptor(
       open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   const std::string text =
-      DumpJson(json{{"host", root.host}, {"port", root.port}, {"secret", root.secret}});
+      Json{{"host", root.host}, {"port", root.port}, {"secret", root.secret}}.dump();
   if (file_.fd() < 0 || write(file_.fd(), text.data(), text.size()) != std::ssize(text) ||
       rename(part.c_str(), path_.c_str()) != 0) {
     const std::string reason = SystemErrorText(errno);
@@ -63,7 +60,7 @@ RootAddress RootFile::Read(const std::string& path) {
   std::array<char, kMaxBytes> text;
   const ssize_t bytes = read(file.fd(), text.data(), text.size());
   try {
-    const json j = TryParseJson({text.data(), static_cast<size_t>(std::max<ssize_t>(0, bytes))});
+    const Json j = TryParseJson({text.data(), static_cast<size_t>(std::max<ssize_t>(0, bytes))});
     // It may be that of an earlier run.
     return {j.at("host").get<std::string>(), static_cast<int>(IntegerOf(j.at("port"), 0, 65535)),
             j.at("secret").get<std::string>(), /*uncertain=*/true};

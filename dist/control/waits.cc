@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
 
@@ -11,8 +10,6 @@
 
 namespace lockstep::dist {
 namespace {
-
-using nlohmann::json;
 using Milliseconds = ControlPlane::Milliseconds;
 
 // After which a rank says that it waits, if all that it waits for wait themselves; and otherwise,
@@ -61,18 +58,18 @@ void ControlPlane::AnswerWaits() {
     const Milliseconds least(std::atoll(question.c_str()));
     const std::string group = question.substr(space + 1);
     const std::lock_guard<std::mutex> lock(mutex_);
-    std::vector<std::pair<Milliseconds, json>> calls;
+    std::vector<std::pair<Milliseconds, Json>> calls;
     for (const auto& [of, wait] : waits_) {
       if (!wait.since || Since(*wait.since) < least) continue;
-      calls.emplace_back(Since(*wait.since), json{of, Describe(wait.call, wait.purpose)});
+      calls.emplace_back(Since(*wait.since), Json{of, Describe(wait.call, wait.purpose)});
     }
     std::ranges::sort(calls, std::greater(), [](const auto& call) { return call.first; });
     const auto it = waits_.find(group);
-    json answer{{"reached", it == waits_.end() ? 0 : it->second.reached}, {"calls", json::array()}};
+    Json answer{{"reached", it == waits_.end() ? 0 : it->second.reached}, {"calls", Json::array()}};
     for (size_t i = 0; i < std::min(kMostCalls, calls.size()); ++i) {
       answer["calls"].push_back(calls[i].second);
     }
-    return DumpJson(answer);
+    return answer.dump();
   };
 }
 
@@ -102,9 +99,9 @@ Answers<RankWaits> ControlPlane::Waits(const std::string& group, Milliseconds le
   const auto answers = Ask(AllRanks(size()), WaitsTopic(), StrCat(least.count(), " ", group),
                            Clock::now() + kTimeToAnswer);
   return Parsed<RankWaits>(answers, [](const std::string& text) {
-    const json j = TryParseJson(text);
+    const Json j = TryParseJson(text);
     RankWaits of_rank{.reached = j.at("reached").get<int64_t>()};
-    for (const json& call : j.at("calls")) {
+    for (const Json& call : j.at("calls")) {
       of_rank.calls.emplace_back(call.at(0).get<std::string>(), call.at(1).get<std::string>());
     }
     return of_rank;

@@ -3,15 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "core/io/json.h"
 
 namespace lockstep::dist {
 namespace {
-
-using Json = nlohmann::json;
-using OrderedJson = nlohmann::ordered_json;
 
 constexpr int kVersion = 1;
 // By FlightCall::State.
@@ -23,7 +19,7 @@ int NumberOfRanksOf(const Json& j) {
   try {
     return static_cast<int>(IntegerOf(j, 1, std::numeric_limits<int>::max()));
   } catch (const InputError&) {
-    throw InputError(StrCat("its number of ranks is ", DumpJson(j)));
+    throw InputError(StrCat("its number of ranks is ", j.dump()));
   }
 }
 
@@ -62,7 +58,7 @@ std::string ToJson(const FlightRecord& r) {
                          {"process", r.process},      {"meeting", r.meeting},
                          {"written", r.written},      {"error", r.error},
                          {"groups", groups}};
-  return DumpJson(j, 1) + "\n";
+  return j.dump(1) + "\n";
 }
 
 FlightRecord ParseFlightRecord(const std::string& text, const std::string& file) {
@@ -86,7 +82,7 @@ FlightRecord ParseFlightRecord(const std::string& text, const std::string& file)
       for (const Json& call : group.at("calls")) g.calls.push_back(CallOf(call));
     }
     return r;
-  } catch (const Json::exception&) {
+  } catch (const JsonError&) {
     throw InputError(StrCat(file, " is not a flight record of this version: a field is missing ",
                             "or has the wrong type"));
   } catch (const std::exception& e) {

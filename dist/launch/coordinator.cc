@@ -1,6 +1,5 @@
 #include "dist/launch/coordinator.h"
 
-#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 #include <vector>
@@ -19,14 +18,13 @@ int MemberOf(int node, int slot) { return node * kSlots + slot; }
 }  // namespace
 
 std::string ToText(const ProcessReport& r) {
-  nlohmann::json j = {{"kind", static_cast<int>(r.kind)}, {"slot", r.slot}, {"text", r.text}};
+  Json j = {{"kind", static_cast<int>(r.kind)}, {"slot", r.slot}, {"text", r.text}};
   if (r.kind == ProcessReport::Kind::kReady) j["line"] = ToLine(r.ready);
-  return DumpJson(j);
+  return j.dump();
 }
 
 std::string ToText(const ProcessOrder& o) {
-  return DumpJson(
-      nlohmann::json{{"kind", static_cast<int>(o.kind)}, {"slot", o.slot}, {"text", o.text}});
+  return Json{{"kind", static_cast<int>(o.kind)}, {"slot", o.slot}, {"text", o.text}}.dump();
 }
 
 ProcessReport ReportOf(const std::string& text) {

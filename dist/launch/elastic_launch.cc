@@ -8,7 +8,6 @@
 #include <array>
 #include <exception>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 #include <vector>

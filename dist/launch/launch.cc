@@ -10,7 +10,6 @@
 #include <cstdio>
 #include <exception>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <system_error>
 #include <tuple>
@@ -263,10 +262,10 @@ bool TellLauncher(const std::exception& error) noexcept {
       consequence = std::find(culprits.begin(), culprits.end(), failure->rank()) == culprits.end();
     }
     const bool input_error = dynamic_cast<const InputError*>(&error) != nullptr;
-    const nlohmann::json report = {{"message", TextOf(error).substr(0, kLongest)},
-                                   {"consequence", consequence},
-                                   {"input_error", input_error}};
-    const std::string text = DumpJson(report);
+    const Json report = {{"message", TextOf(error).substr(0, kLongest)},
+                         {"consequence", consequence},
+                         {"input_error", input_error}};
+    const std::string text = report.dump();
     return write(std::stoi(*fd), text.data(), text.size()) == static_cast<ssize_t>(text.size());
   } catch (...) {
     return false;

@@ -3,7 +3,6 @@
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
@@ -12,38 +11,40 @@
 namespace lockstep::dist {
 
 std::string ToLine(const MemberReady& ready) {
-  auto held = nlohmann::json::array();
+  auto held = Json::array();
   for (const HeldParts& h : ready.held) held.push_back({h.epoch, h.step, h.of, h.parts});
-  return DumpJson(nlohmann::json{{"ready",
-                                  {{"epoch", ready.epoch},
-                                   {"step", ready.step},
-                                   {"port", ready.port},
-                                   {"lost", ready.lost},
-                                   {"stop_ms", ready.stop_ms},
-                                   {"leave_ms", ready.leave_ms},
-                                   {"sizes", ready.sizes},
-                                   {"held", held}}}}) +
+  return Json{{"ready",
+               {{"epoch", ready.epoch},
+                {"step", ready.step},
+                {"port", ready.port},
+                {"lost", ready.lost},
+                {"stop_ms", ready.stop_ms},
+                {"leave_ms", ready.leave_ms},
+                {"sizes", ready.sizes},
+                {"held", held}}}}
+             .dump() +
          "\n";
 }
 
 std::string ToLine(const MemberPlace& p) {
-  return DumpJson(nlohmann::json{{"place",
-                                  {{"epoch", p.epoch},
-                                   {"rank", p.rank},
-                                   {"size", p.size},
-                                   {"local_rank", p.local_rank},
-                                   {"local_size", p.local_size},
-                                   {"address", p.address},
-                                   {"port", p.port},
-                                   {"news", p.news}}}}) +
+  return Json{{"place",
+               {{"epoch", p.epoch},
+                {"rank", p.rank},
+                {"size", p.size},
+                {"local_rank", p.local_rank},
+                {"local_size", p.local_size},
+                {"address", p.address},
+                {"port", p.port},
+                {"news", p.news}}}}
+             .dump() +
          "\n";
 }
 
 std::string ToLine(const std::string& kind, const std::string& text) {
-  return DumpJson(nlohmann::json{{kind, text}}) + "\n";
+  return Json{{kind, text}}.dump() + "\n";
 }
 
-MemberReady ReadyOf(const nlohmann::json& j) {
+MemberReady ReadyOf(const Json& j) {
   std::vector<HeldParts> held;
   for (const auto& h : j.at("held")) {
     held.push_back({.epoch = h.at(0).get<int64_t>(),
@@ -61,7 +62,7 @@ MemberReady ReadyOf(const nlohmann::json& j) {
           .held = std::move(held)};
 }
 
-MemberPlace PlaceOf(const nlohmann::json& j) {
+MemberPlace PlaceOf(const Json& j) {
   return {.epoch = j.at("epoch").get<int64_t>(),
           .rank = j.at("rank").get<int>(),
           .size = j.at("size").get<int>(),

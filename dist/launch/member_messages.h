@@ -1,10 +1,10 @@
 // What the launcher of an elastic run and its ranks say to each other: JSON, a line each.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
+#include "core/io/json.h"
 #include "dist/launch/members.h"
 
 namespace lockstep::dist {
@@ -14,8 +14,8 @@ std::string ToLine(const MemberPlace& place);
 // "summoned", "broken", "over", or "refused" and why.
 std::string ToLine(const std::string& kind, const std::string& text);
 // Throws an exception for what no rank writes.
-MemberReady ReadyOf(const nlohmann::json& j);
-MemberPlace PlaceOf(const nlohmann::json& j);
+MemberReady ReadyOf(const Json& j);
+MemberPlace PlaceOf(const Json& j);
 
 // Takes the first whole line from what has arrived.
 std::optional<std::string> TakeLine(std::string* begun);

@@ -7,7 +7,6 @@
 
 #include <array>
 #include <chrono>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/io/json.h"
@@ -76,7 +75,7 @@ std::optional<Membership::Place> Membership::Join(MemberReady ready) {
   throw Error("the launcher has ended");
 }
 
-void Membership::Note(const nlohmann::json& message) {
+void Membership::Note(const Json& message) {
   if (message.contains("refused")) refusal_ = message.at("refused").get<std::string>();
   if (message.contains("place")) place_ = PlaceOf(message.at("place"));
   over_ |= message.contains("over");

@@ -3,11 +3,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <thread>
 
+#include "core/io/json.h"
 #include "dist/control/file_descriptor.h"
 #include "dist/control/rendezvous.h"
 #include "dist/launch/members.h"
@@ -52,7 +52,7 @@ class Membership {
  private:
   void WatchLauncher();
   void Hear();
-  void Note(const nlohmann::json& message);
+  void Note(const Json& message);
   std::optional<std::string> NextLine(int timeout_ms);
 
   const FileDescriptor launcher_;

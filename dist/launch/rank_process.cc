@@ -10,7 +10,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/io/file.h"
@@ -245,15 +244,15 @@ void RankProcess::ReadReport() {
   std::array<char, 65536> buffer;
   const ssize_t n = read(report_.fd(), buffer.data(), buffer.size());
   if (n <= 0) return;
-  const auto report = TryParseJson({buffer.data(), static_cast<size_t>(n)});
+  const Json report = TryParseJson({buffer.data(), static_cast<size_t>(n)});
   if (!report.is_object()) return;
   // The program may have written anything there.
-  const auto message = report.find("message");
   const auto is = [&](const char* name) {
-    const auto field = report.find(name);
-    return field != report.end() && field->is_boolean() && field->get<bool>();
+    const Json* field = report.Find(name);
+    return field != nullptr && field->is_boolean() && field->get<bool>();
   };
-  if (message != report.end() && message->is_string()) message_ = message->get<std::string>();
+  const Json* message = report.Find("message");
+  if (message != nullptr && message->is_string()) message_ = message->string();
   consequence_ = is("consequence");
   input_error_ = is("input_error");
 }

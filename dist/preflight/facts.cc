@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/io/json.h"
 
 namespace lockstep::dist {
 
@@ -18,21 +17,23 @@ namespace {
 template <class T>
 T Parse(const std::string& text) {
   try {
-    return ParseJson(text, "a rank's facts").get<T>();
+    return nlohmann::json::parse(text).get<T>();
   } catch (const nlohmann::json::exception& e) {
     throw InputError(StrCat("a rank's facts: ", e.what()));
   }
 }
 
+std::string TextOf(const nlohmann::json& json) {
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 }  // namespace
 
-std::string ToText(const RankFacts& facts) { return DumpJson(nlohmann::json(facts)); }
+std::string ToText(const RankFacts& facts) { return TextOf(facts); }
 
 RankFacts ParseRankFacts(const std::string& text) { return Parse<RankFacts>(text); }
 
-std::string ToText(const std::optional<GpuClocks>& clocks) {
-  return clocks ? DumpJson(nlohmann::json(*clocks)) : "";
-}
+std::string ToText(const std::optional<GpuClocks>& clocks) { return clocks ? TextOf(*clocks) : ""; }
 
 std::optional<GpuClocks> ParseGpuClocks(const std::string& text) {
   if (text.empty()) return std::nullopt;

@@ -10,12 +10,13 @@
 #include <cmath>
 #include <cstdio>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "core/autograd/engine.h"
 #include "core/cuda/device.h"
 #include "core/cuda/error.h"
+#include "core/io/file.h"
+#include "core/io/json.h"
 #include "core/kernel_choices.h"
 #include "core/thread_pool.h"
 #include "kernels/attention/attention_kernels.h"
@@ -221,10 +222,8 @@ int RunCounters(const std::vector<Benchmark>& benchmarks, Device device) {
 
 // ---- Reporting ----
 
-using Json = nlohmann::ordered_json;
-
 // What the figures were measured on: only those of one machine can be compared.
-Json DescribeMachine(Device device) {
+OrderedJson DescribeMachine(Device device) {
   std::string name = "CPU";
   if (device.is_cuda()) {
     cudaDeviceProp properties;
@@ -236,11 +235,9 @@ Json DescribeMachine(Device device) {
           {"threads", NumThreads()}};
 }
 
-Json ReadBaseline(const std::string& path, const Json& machine) {
-  std::ifstream file(path);
-  if (!file) throw InputError(StrCat("cannot read --baseline=", path));
+OrderedJson ReadBaseline(const std::string& path, const OrderedJson& machine) {
   try {
-    Json baseline = Json::parse(file);
+    OrderedJson baseline = OrderedJson::parse(ReadFile(path));
     const int threads = baseline.at("threads").get<int>();
     LS_CHECK(threads == NumThreads(), "--baseline=", path, " was measured with ", threads,
              " threads, this run has ", NumThreads(), "; set --threads=", threads);
@@ -248,20 +245,21 @@ Json ReadBaseline(const std::string& path, const Json& machine) {
     LS_CHECK(device == machine["device"], "--baseline=", path, " was measured on ", device,
              ", this run is on ", machine["device"].get<std::string>(), "; choose --device");
     return baseline.at("benchmarks");
-  } catch (const nlohmann::json::exception& error) {
+  } catch (const JsonError& error) {
     throw InputError(
         StrCat("--baseline=", path, " is not a file that --json wrote: ", error.what()));
   }
 }
 
 // The median over the baseline's; 0 if the baseline lacks the benchmark.
-double Ratio(const Json& baseline, const std::string& name, const Timing& t) {
+double Ratio(const OrderedJson& baseline, const std::string& name, const Timing& t) {
   if (!baseline.contains(name)) return 0;
   return t.median / baseline[name].at("median_us").get<double>() * 1e6;
 }
 
 // Slower than allowed, and by more than either run's noise.
-bool Regressed(const Json& baseline, const std::string& name, const Timing& t, double slowdown) {
+bool Regressed(const OrderedJson& baseline, const std::string& name, const Timing& t,
+               double slowdown) {
   return Ratio(baseline, name, t) > slowdown &&
          t.p20 * 1e6 > baseline[name].at("p80_us").get<double>();
 }
@@ -274,16 +272,16 @@ std::string Optional(double value, const char* format) {
 }
 
 // Writes the machine, the results and which kernels ran.
-void WriteJson(const std::string& path, Json machine, const Json& results) {
+void WriteJson(const std::string& path, OrderedJson machine, const OrderedJson& results) {
   machine.update(results);
-  machine.update(Json::parse(KernelChoicesJson()));
+  machine.update(OrderedJson::parse(KernelChoicesJson()));
   std::ofstream file(path);
   file << machine.dump(1) << "\n";
   if (!file.flush()) throw IoError(StrCat("cannot write --json=", path));
 }
 
-Json ToJson(const Peaks& peaks, const Json& benchmarks) {
-  Json gemm = Json::object();
+OrderedJson ToJson(const Peaks& peaks, const OrderedJson& benchmarks) {
+  OrderedJson gemm = OrderedJson::object();
   for (const auto& [dtype, flops] : peaks.flops()) gemm[std::string(Name(dtype))] = flops;
   return {{"copy_bytes_per_second", peaks.bytes_per_second()},
           {"gemm_flops_per_second", gemm},
@@ -306,8 +304,8 @@ void PrintPeaks(const Peaks& peaks, Device device) {
 }
 
 // Prints a line and returns what goes into the JSON file.
-Json Report(const Benchmark& b, const Measured& m, Device device, Peaks& peaks, double ratio,
-            bool regressed) {
+OrderedJson Report(const Benchmark& b, const Measured& m, Device device, Peaks& peaks, double ratio,
+                   bool regressed) {
   const Timing& t = m.own;
   const double of_copy = b.bytes() > 0 ? peaks.CopySeconds(b.bytes()) / t.median : 0;
   const double of_gemm = b.flops() / t.median / peaks.flops().at(b.dtype);
@@ -320,9 +318,10 @@ Json Report(const Benchmark& b, const Measured& m, Device device, Peaks& peaks, 
               Optional(100 * of_gemm, "%.0f%%").c_str(), Optional(library, "%.2f").c_str(),
               Optional(ratio, "%.2f").c_str(), regressed ? "  SLOWER" : "");
   std::fflush(stdout);
-  Json json = {{"samples", t.samples},     {"median_us", t.median * 1e6}, {"p20_us", t.p20 * 1e6},
-               {"p80_us", t.p80 * 1e6},    {"bytes", b.bytes()},          {"flops", b.flops()},
-               {"share_of_copy", of_copy}, {"share_of_gemm", of_gemm}};
+  OrderedJson json = {{"samples", t.samples},     {"median_us", t.median * 1e6},
+                      {"p20_us", t.p20 * 1e6},    {"p80_us", t.p80 * 1e6},
+                      {"bytes", b.bytes()},       {"flops", b.flops()},
+                      {"share_of_copy", of_copy}, {"share_of_gemm", of_gemm}};
   if (library > 0) {
     json["library"] = m.library_name;
     json["library_us"] = m.library.median * 1e6;
@@ -347,7 +346,7 @@ class StepTable {
       for (const auto& [name, ms] : parts) std::printf("  %-36s %9.3f ms\n", name.c_str(), ms);
     }
   }
-  Json ToJson() const { return {{"step_ms", ms_}, {"step_sum_ms", sums_}}; }
+  OrderedJson ToJson() const { return {{"step_ms", ms_}, {"step_sum_ms", sums_}}; }
 
  private:
   std::map<std::string, std::map<std::string, double>> ms_;
@@ -357,7 +356,7 @@ class StepTable {
 // Whether equal calls gave equal bits.
 int RunGemmBits(const Options& options, Device device) {
   LS_CHECK(device.is_cuda(), "--gemm_bits is about cuBLASLt; choose --device=cuda or sim");
-  Json answers = Json::array();
+  OrderedJson answers = OrderedJson::array();
   int64_t failures = 0;
   std::printf("%-24s %-5s %-28s %12s %12s\n", "product", "dtype", "changed", "elements",
               "different");
@@ -395,9 +394,9 @@ int Run(const Options& options) {
   }
   if (options.threads > 0) SetNumThreads(options.threads);
   if (options.counters) return RunCounters(benchmarks, device);
-  const Json machine = DescribeMachine(device);
-  const Json baseline =
-      options.baseline.empty() ? Json::object() : ReadBaseline(options.baseline, machine);
+  const OrderedJson machine = DescribeMachine(device);
+  const OrderedJson baseline =
+      options.baseline.empty() ? OrderedJson::object() : ReadBaseline(options.baseline, machine);
 #ifndef NDEBUG
   std::fprintf(stderr, "bench: this build has assertions; time with bazel run -c opt\n");
 #endif
@@ -410,7 +409,7 @@ int Run(const Options& options) {
     if (!peaks.flops().contains(b.dtype)) peaks.MeasureGemm(b.dtype);
   }
   PrintPeaks(peaks, device);
-  Json results = Json::object();
+  OrderedJson results = OrderedJson::object();
   StepTable table;
   int regressions = 0;
   for (const Benchmark& b : benchmarks) {
@@ -422,7 +421,7 @@ int Run(const Options& options) {
   }
   table.Print();
   if (!options.json.empty()) {
-    Json found = ToJson(peaks, results);
+    OrderedJson found = ToJson(peaks, results);
     if (!step.empty()) found.update(table.ToJson());
     WriteJson(options.json, machine, found);
   }

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <span>
 
 #include "core/error.h"
@@ -18,8 +17,6 @@
 
 namespace lockstep::models {
 namespace {
-
-using Json = nlohmann::json;
 
 // 2 has a val_loss, 3 also what it was measured on, 4 may be pinned.
 constexpr int kVersion = 4;
@@ -81,7 +78,7 @@ std::vector<bool> Retained(std::span<const CheckpointManifest> newest_first, int
 
 std::string ManifestText(const CheckpointManifest& manifest) {
   const Json body = Body(manifest);
-  return DumpJson(Json{{"checkpoint", body}, {"sha256", Sha256Of(DumpJson(body))}}, 2) + "\n";
+  return Json{{"checkpoint", body}, {"sha256", Sha256Of(body.dump())}}.dump(2) + "\n";
 }
 
 CheckpointManifest ParseManifest(std::string_view text, const std::string& source) {
@@ -100,7 +97,7 @@ CheckpointManifest ParseManifest(std::string_view text, const std::string& sourc
     for (const Json& file : body.at("files")) {
       manifest.files.push_back({file.at("name"), IntegerOf(file.at("bytes")), file.at("sha256")});
     }
-  } catch (const Json::exception&) {
+  } catch (const JsonError&) {
     throw InputError(StrCat(source, ": damaged: a field is missing or has the wrong type"));
   }
   if (ManifestText(manifest) != text) {
@@ -179,7 +176,7 @@ uint64_t HashOfShape(const std::string& folder, uint64_t hash) {
         "num_key_value_heads", "head_dim", "intermediate_size", "n_embd", "n_layer", "n_head",
         "n_inner", "num_experts", "num_local_experts", "num_experts_per_tok"}) {
     if (config.is_object() && config.contains(key)) {
-      hash = HashText(StrCat(key, "=", DumpJson(config[key]), "\n"), hash);
+      hash = HashText(StrCat(key, "=", config[key].dump(), "\n"), hash);
     }
   }
   return hash;

@@ -4,7 +4,6 @@
 #include <charconv>
 #include <functional>
 #include <iomanip>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <queue>
 #include <sstream>
@@ -17,8 +16,6 @@
 
 namespace lockstep::models {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr int kFormat = 2;  // 1 has no strides
 constexpr int64_t kMaxParts = 1'000'000;
@@ -120,7 +117,7 @@ std::string PartsIndex(int64_t parts,
                              {"shape", std::vector<int64_t>(t.shape.begin(), t.shape.end())}};
     }
   }
-  return DumpJson(index, 1) + "\n";
+  return index.dump(1) + "\n";
 }
 
 void AddPart(const std::string& name, const Parameter& parameter, const Tensor& part, PartCopy copy,
@@ -206,7 +203,7 @@ void TensorParts::ReadIndex(const std::string& folder, const std::string& kind) 
     for (int64_t part = 0; part < parts; ++part) {
       files_->push_back(SafetensorsFile::Open(JoinPath(folder, PartFile(kind, part, parts))));
     }
-  } catch (const Json::exception& error) {
+  } catch (const JsonError& error) {
     throw InputError(StrCat(source_, ": damaged: ", error.what()));
   }
 }

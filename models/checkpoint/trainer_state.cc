@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <concepts>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <type_traits>
 
 #include "core/io/file.h"
@@ -15,7 +14,7 @@ namespace {
 constexpr int kFormat = 1;
 
 template <class T>
-T Field(const nlohmann::json& j, const char* key, const std::string& source) {
+T Field(const Json& j, const char* key, const std::string& source) {
   try {
     if constexpr (std::integral<T> && !std::same_as<T, bool>) {
       return static_cast<T>(
@@ -23,17 +22,17 @@ T Field(const nlohmann::json& j, const char* key, const std::string& source) {
     } else {
       return j.at(key).get<T>();
     }
+  } catch (const JsonError&) {
+    throw InputError(StrCat(source, ": \"", key, "\" is missing or has the wrong type"));
   } catch (const InputError& e) {
     throw InputError(StrCat(source, ": \"", key, "\": ", e.what()));
-  } catch (const nlohmann::json::exception&) {
-    throw InputError(StrCat(source, ": \"", key, "\" is missing or has the wrong type"));
   }
 }
 
 }  // namespace
 
 std::string ToJson(const TrainerState& s) {
-  nlohmann::ordered_json j;
+  OrderedJson j;
   j["format"] = kFormat;
   j["step"] = s.step;
   j["tokens_seen"] = s.tokens_seen;
@@ -59,11 +58,11 @@ std::string ToJson(const TrainerState& s) {
   j["data_fingerprint"] = s.data_fingerprint;
   for (const data::FileContent& file : s.data_files) j["data_files"].push_back(ToLine(file));
   j["config"] = s.config_toml;
-  return DumpJson(j, 2) + "\n";
+  return j.dump(2) + "\n";
 }
 
 TrainerState ParseTrainerState(const std::string& text, const std::string& file) {
-  const nlohmann::json j = ParseJson(text, file);
+  const Json j = ParseJson(text, file);
   if (!j.is_object()) throw InputError(StrCat(file, ": not a JSON object"));
   if (const int format = Field<int>(j, "format", file); format != kFormat) {
     throw InputError(StrCat(file, ": format ", format, ", this program reads ", kFormat));
@@ -96,13 +95,13 @@ TrainerState ParseTrainerState(const std::string& text, const std::string& file)
   read("config", &s.config_toml);
   read_if("workers", &s.workers);
   if (j.contains("loss_scale")) {
-    const nlohmann::json& scale = j["loss_scale"];
+    const Json& scale = j["loss_scale"];
     s.loss_scale = LossScale{.scale = Field<float>(scale, "scale", file),
                              .good_steps = Field<int32_t>(scale, "good_steps", file),
                              .skipped = Field<int64_t>(scale, "skipped", file)};
   }
   if (j.contains("spike_history")) {
-    const nlohmann::json& history = j["spike_history"];
+    const Json& history = j["spike_history"];
     s.spike_history = {.losses = Field<std::vector<double>>(history, "losses", file),
                        .norms = Field<std::vector<double>>(history, "norms", file)};
   }

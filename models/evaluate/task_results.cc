@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "core/io/json.h"
 
@@ -49,13 +48,13 @@ std::string Table(std::span<const TaskResult> results) {
 }
 
 std::string ToJson(std::span<const TaskResult> results) {
-  nlohmann::ordered_json json;
+  OrderedJson json;
   for (const TaskResult& result : results) {
     for (const Figure& figure : result.figures) {
-      nlohmann::ordered_json& of_task = json["results"][result.task];
+      OrderedJson& of_task = json["results"][result.task];
       const auto put = [&](const std::string& metric, double value) {
         of_task[StrCat(metric, ",", figure.filter)] =
-            std::isfinite(value) ? nlohmann::ordered_json(value) : nullptr;
+            std::isfinite(value) ? OrderedJson(value) : nullptr;
       };
       put(figure.metric, figure.value);
       if (figure.error) put(figure.metric + "_stderr", *figure.error);
@@ -63,7 +62,7 @@ std::string ToJson(std::span<const TaskResult> results) {
     json["n-shot"][result.task] = result.shots;
     json["n-samples"][result.task] = result.rows;
   }
-  return DumpJson(json, 2);
+  return json.dump(2);
 }
 
 }  // namespace lockstep::models

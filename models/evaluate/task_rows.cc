@@ -1,6 +1,5 @@
 #include "models/evaluate/task_rows.h"
 
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
@@ -14,42 +13,39 @@ void Row::Fail(const char* field, const std::string& what) const {
   throw InputError(StrCat(place_, ": \"", field, "\" ", what));
 }
 
-const nlohmann::json& Row::At(const char* field) const {
-  const auto it = json_->find(field);
-  if (it == json_->end()) {
-    std::string names;
-    for (const auto& item : json_->items()) names += (names.empty() ? "" : ", ") + item.key();
-    Fail(field, StrCat("is missing; the row has ", names.empty() ? "nothing" : names));
-  }
-  return *it;
+const Json& Row::At(const char* field) const {
+  if (const Json* value = json_->Find(field)) return *value;
+  std::string names;
+  for (const auto& [name, value] : json_->items()) names += (names.empty() ? "" : ", ") + name;
+  Fail(field, StrCat("is missing; the row has ", names.empty() ? "nothing" : names));
 }
 
 std::string Row::Text(const char* field) const {
-  const nlohmann::json& value = At(field);
-  if (!value.is_string()) Fail(field, StrCat("is ", DumpJson(value), ", and must be a text"));
+  const Json& value = At(field);
+  if (!value.is_string()) Fail(field, StrCat("is ", value.dump(), ", and must be a text"));
   return value.get<std::string>();
 }
 
 int64_t Row::Index(const char* field, int64_t end) const {
-  const nlohmann::json& value = At(field);
+  const Json& value = At(field);
   int64_t index = -1;
   if (value.is_string()) {
-    const auto& text = value.get_ref<const std::string&>();
+    const auto& text = value.string();
     if (text.size() == 1 && text[0] >= '0' && text[0] <= '9') index = text[0] - '0';
   } else if (value.is_number_integer()) {
     index = value.get<int64_t>();
   }
   if (index < 0 || index >= end) {
-    Fail(field, StrCat("is ", DumpJson(value), ", and must be a number from 0 to ", end - 1));
+    Fail(field, StrCat("is ", value.dump(), ", and must be a number from 0 to ", end - 1));
   }
   return index;
 }
 
 std::vector<std::string> Row::Texts(const char* field, size_t least) const {
-  const nlohmann::json& value = At(field);
+  const Json& value = At(field);
   std::vector<std::string> texts;
   if (value.is_array()) {
-    for (const nlohmann::json& text : value) {
+    for (const Json& text : value) {
       if (text.is_string()) texts.push_back(text.get<std::string>());
     }
   }
@@ -60,9 +56,9 @@ std::vector<std::string> Row::Texts(const char* field, size_t least) const {
 }
 
 Row Row::Object(const char* field) const {
-  const nlohmann::json& value = At(field);
-  if (!value.is_object()) Fail(field, StrCat("is ", DumpJson(value), ", and must be an object"));
-  return {std::make_shared<const nlohmann::json>(value), place_};
+  const Json& value = At(field);
+  if (!value.is_object()) Fail(field, StrCat("is ", value.dump(), ", and must be an object"));
+  return {std::make_shared<const Json>(value), place_};
 }
 
 bool operator==(const Row& a, const Row& b) { return *a.json_ == *b.json_; }
@@ -80,7 +76,7 @@ std::vector<Row> ReadRows(const std::string& path, const std::string& how) {
     begin = end + 1;
     std::string place = StrCat(path, ":", ++number);
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    auto json = std::make_shared<const nlohmann::json>(ParseJson(line, place));
+    auto json = std::make_shared<const Json>(ParseJson(line, place));
     if (!json->is_object()) throw InputError(StrCat(place, ": a row must be a JSON object"));
     rows.emplace_back(std::move(json), std::move(place));
   }

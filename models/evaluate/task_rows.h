@@ -3,9 +3,10 @@
 
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
+
+#include "core/io/json.h"
 
 namespace lockstep::models {
 
@@ -13,7 +14,7 @@ namespace lockstep::models {
 // line and field if the field is missing or of another type.
 class Row {
  public:
-  Row(std::shared_ptr<const nlohmann::json> json, std::string place)
+  Row(std::shared_ptr<const Json> json, std::string place)
       : json_(std::move(json)), place_(std::move(place)) {}
 
   std::string Text(const char* field) const;
@@ -27,10 +28,10 @@ class Row {
   friend bool operator==(const Row& a, const Row& b);  // of what is in them
 
  private:
-  const nlohmann::json& At(const char* field) const;
+  const Json& At(const char* field) const;
   [[noreturn]] void Fail(const char* field, const std::string& what) const;
 
-  std::shared_ptr<const nlohmann::json> json_;
+  std::shared_ptr<const Json> json_;
   std::string place_;
 };
 

@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "core/io/file.h"
@@ -28,8 +27,6 @@
 
 namespace lockstep::models {
 namespace {
-
-using OrderedJson = nlohmann::ordered_json;
 
 // What files call an element type; Q8_0 is only in GGUF.
 struct ExportType {
@@ -103,11 +100,11 @@ ExportTokenizer FindTokenizer(const ExportConfig& c, const StoredModel& stored) 
 
 // For transformers, of a tokenizer that had none.
 std::string TokenizerConfig(const data::Tokenizer& tokenizer) {
-  const nlohmann::json json = ParseJson(tokenizer.ToJson(), "tokenizer.json");
+  const Json json = ParseJson(tokenizer.ToJson(), "tokenizer.json");
   OrderedJson j = {{"tokenizer_class", "PreTrainedTokenizerFast"}};
   const data::SpecialIds ids = tokenizer.special_ids();
   const auto name = [&](const char* key, std::optional<int32_t> id) {
-    for (const auto& token : json.value("added_tokens", nlohmann::json::array())) {
+    for (const auto& token : json.value("added_tokens", Json::array())) {
       if (id && token.value("id", -1) == *id) j[key] = token.value("content", "");
     }
   };
@@ -115,7 +112,7 @@ std::string TokenizerConfig(const data::Tokenizer& tokenizer) {
   name("eos_token", ids.eos);
   name("pad_token", ids.pad);
   name("unk_token", ids.unk);
-  return DumpJson(j, 2) + "\n";
+  return j.dump(2) + "\n";
 }
 
 // What goes into the folder in addition to the model and config.json.
@@ -174,7 +171,7 @@ std::string NoteOnTransformers(const std::string& config, const ExportTokenizer&
   }
   // Whatever tokenizer_class says, transformers 5 splits text as Qwen2 does.
   if (type != "qwen2" || !tokenizer.tokenizer || tokenizer.tokenizer->name() == "byte") return "";
-  const std::string splits = DumpJson(nlohmann::json(data::NamedSplitPattern("qwen2")));
+  const std::string splits = Json(data::NamedSplitPattern("qwen2")).dump();
   if (tokenizer.tokenizer->ToJson().find(splits) != std::string::npos) return "";
   return "AutoTokenizer splits the text of every qwen2 model as Qwen2 does, and gives other ids "
          "than "

@@ -1,7 +1,6 @@
 #include "models/export/gguf_tokenizer.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_map>
 
@@ -11,8 +10,6 @@
 
 namespace lockstep::models {
 namespace {
-
-using Json = nlohmann::json;
 using data::JsonObject;
 
 // The steps of a pre_tokenizer, normalizer or post_processor: itself, or those of a Sequence.

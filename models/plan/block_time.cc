@@ -6,8 +6,6 @@
 namespace lockstep::models {
 namespace {
 
-constexpr double kTile = 128;
-
 // Tokens of a micro-batch that the tp ranks compute together.
 double RowsOf(const PlannedModel& m, const Layout& l) {
   return static_cast<double>(l.batch) * m.window / static_cast<double>(l.mesh.cp);
@@ -85,8 +83,12 @@ class Block {
     const double inner = model_.experts > 0
                              ? used * (in_and_out * model_.expert_inner + 4 * model_.embd)
                              : in_and_out * model_.inner;
-    const double numbers = (8 * model_.embd + 2 * (model_.queries + model_.keys) + inner) / tp_;
-    const double seconds = ElementwiseSeconds(cluster_, model_.weight_bytes * rows_ * numbers);
+    const double norms = 8 * model_.embd;
+    const double numbers = norms + 2 * (model_.queries + model_.keys) + inner;
+    time_.norms = norms / numbers;
+    time_.activations = inner / numbers;
+    const double seconds =
+        ElementwiseSeconds(cluster_, model_.weight_bytes * rows_ * numbers / tp_);
     time_.host = {cluster_.host_seconds, cluster_.host_seconds, 0};
     time_.other = {seconds + 4 * cluster_.launch_seconds,
                    1.5 * seconds + 4 * cluster_.launch_seconds, 0};
@@ -148,10 +150,10 @@ class Block {
 }  // namespace
 
 double ProductSeconds(const Cluster& c, double m, double n, double k, int bytes) {
-  const double tiles = std::ceil(m / kTile) * std::ceil(n / kTile);
+  const double tiles = std::ceil(m / c.tile) * std::ceil(n / c.tile);
   const auto units = static_cast<double>(c.units);
-  const double fill = m * n / (std::ceil(tiles / units) * units * kTile * kTile);
-  const double ramp = k / (k + kTile);
+  const double fill = m * n / (std::ceil(tiles / units) * units * c.tile * c.tile);
+  const double ramp = k / (k + c.tile);
   const double flops = 2 * m * n * k / (c.peak * c.product_share * fill * ramp);
   const double moved = bytes * (m * n + m * k + n * k) / c.memory_per_second;
   return std::max({flops, moved, c.launch_seconds});

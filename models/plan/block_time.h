@@ -13,9 +13,10 @@ struct PassTimes {
 
 struct BlockTime {
   PassTimes products, attention, other, host, tensor, context, experts;
-  Recomputed recomputed;    // by backward, before the gradients
-  double kept_bytes = 0;    // for backward, roughly: what an offload copies
-  double stream_bytes = 0;  // what passes to the next block
+  double norms = 0, activations = 0;  // parts of 1 of `other`
+  Recomputed recomputed;              // by backward, before the gradients
+  double kept_bytes = 0;              // for backward, roughly: what an offload copies
+  double stream_bytes = 0;            // what passes to the next block
 
   double forward() const { return Sum(&PassTimes::forward); }
   double input_grad() const { return Sum(&PassTimes::input_grad); }

@@ -99,6 +99,12 @@ void MeasureLinks(const RunRanks& ranks, int64_t per_node, Cluster* cluster) {
       *link = {dist::Median(seconds[between]), dist::Median(rates[between])};
     }
   }
+  // A CPU's messages take the cores that compute, those of a slow link for a part of the time.
+  constexpr double kCopiedPerSecond = 1e9;
+  const Link& slowest = rates[1].empty() ? cluster->node : cluster->network;
+  if (cluster->is_cpu) {
+    cluster->disturbs = std::min(1.0, slowest.bytes_per_second / kCopiedPerSecond);
+  }
 }
 
 }  // namespace

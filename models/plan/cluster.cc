@@ -51,10 +51,12 @@ Cluster CpuCluster(int64_t ranks, int64_t per_node, int64_t sharing,
   c.product_share = 0.9;
   c.attention_share = c.attention_backward_share = 0.5;
   c.units = std::max<int64_t>(1, NumThreads() / sharing);
+  c.tile = 16;
   c.memory_per_second = c.elementwise_per_second = 10e9 / static_cast<double>(per_node);
   c.launch_seconds = 1e-6;
   c.host_seconds = 30e-6;
   c.node = c.network = {100e-6, 1e9};  // TCP on the loopback device
+  c.disturbs = 1;                      // messages take the cores that compute
   c.host = {1e-6, 10e9};
   return c;
 }

@@ -37,6 +37,7 @@ struct Cluster {
   double peak = 0;
   double product_share = 0, attention_share = 0, attention_backward_share = 0;
   int64_t units = 1;             // streaming multiprocessors, or cores
+  double tile = 128;             // rows and columns of a product that one computes at a time
   double memory_per_second = 0;  // bytes, read or written
   // The same of norms, activations and losses, which a CPU also has to compute.
   double elementwise_per_second = 0;

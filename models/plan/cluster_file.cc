@@ -1,7 +1,6 @@
 #include "models/plan/cluster_file.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/io/file.h"
@@ -24,6 +23,7 @@ constexpr Field kFields[] = {
     {"elementwise_per_second", [](Cluster& c) -> double& { return c.elementwise_per_second; }},
     {"launch_seconds", [](Cluster& c) -> double& { return c.launch_seconds; }},
     {"host_seconds", [](Cluster& c) -> double& { return c.host_seconds; }},
+    {"tile", [](Cluster& c) -> double& { return c.tile; }},
     {"disturbs", [](Cluster& c) -> double& { return c.disturbs; }},
     {"node_seconds", [](Cluster& c) -> double& { return c.node.seconds; }},
     {"node_per_second", [](Cluster& c) -> double& { return c.node.bytes_per_second; }},
@@ -58,16 +58,16 @@ void Share(int64_t devices, int64_t processors, Cluster* c) {
 
 std::string ToJson(const Cluster& cluster) {
   Cluster c = cluster;
-  nlohmann::ordered_json j = {{"device", c.device}, {"is_cpu", c.is_cpu}};
+  OrderedJson j = {{"device", c.device}, {"is_cpu", c.is_cpu}};
   if (c.is_cpu) j["processors"] = UsableProcessors();
   if (!c.precision.empty()) j["precision"] = c.precision;
   for (const Count& count : kCounts) j[count.name] = c.*count.in;
   for (const Field& field : kFields) j[field.name] = field.in(c);
-  return DumpJson(j, 1) + "\n";
+  return j.dump(1) + "\n";
 }
 
 Cluster ReadCluster(const std::string& path, int64_t devices) {
-  const nlohmann::json j = ParseJson(ReadFile(path), path);
+  const Json j = ParseJson(ReadFile(path), path);
   try {
     Cluster c{.device = j.at("device"), .devices = devices, .is_cpu = j.at("is_cpu")};
     c.precision = j.value("precision", "");
@@ -76,12 +76,12 @@ Cluster ReadCluster(const std::string& path, int64_t devices) {
       field.in(c) = j.at(field.name);
       if (!(field.in(c) >= 0)) throw InputError(StrCat(field.name, " must not be negative"));
     }
-    if (c.per_node < 1 || c.units < 1 || c.peak <= 0) {
-      throw InputError("per_node, units and peak must be above 0");
+    if (c.per_node < 1 || c.units < 1 || c.peak <= 0 || c.tile <= 0) {
+      throw InputError("per_node, units, peak and tile must be above 0");
     }
     if (c.is_cpu) Share(devices, IntegerOf(j.at("processors"), 1), &c);
     return c;
-  } catch (const nlohmann::json::exception& error) {
+  } catch (const JsonError& error) {
     throw InputError(StrCat(path, ": ", error.what(), ": is it a file of plan --calibrate?"));
   } catch (const InputError& error) {
     throw InputError(StrCat(path, ": ", error.what()));

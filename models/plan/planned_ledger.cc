@@ -15,7 +15,10 @@ Amounts ByOwner(const StepTime& t) {
   const Recomputed& again = t.recomputed;
   return {{kProducts, kMs * (t.products + again.products)},
           {kAttention, kMs * (t.attention + again.attention)},
-          {kOtherKernels, kMs * (t.other + again.other)},
+          {kNorms, kMs * t.norms},
+          {kActivations, kMs * t.activations},
+          {kLoss, kMs * t.loss},
+          {kOtherKernels, kMs * (t.other + again.other - t.norms - t.activations - t.loss)},
           {kUpdate, kMs * t.update},
           {kHost, kMs * t.host},
           {"messages of tp", kMs * (t.tensor + again.messages)},

@@ -122,6 +122,10 @@ double Step::OffloadSeconds(double parameters, double blocks) const {
 StepTime Step::Computing(double blocks, double heads) const {
   StepTime t;
   const double m = micro_batches();
+  const double of_blocks = block_.other.forward + block_.other.backward() + block_.recomputed.other;
+  t.norms = m * blocks * of_blocks * block_.norms;
+  t.activations = m * blocks * of_blocks * block_.activations;
+  t.loss = m * heads * (head_.other.forward + head_.other.backward());
   for (const auto& [part, times] : {std::pair(&block_, m * blocks), {&head_, m * heads}}) {
     t.products += times * (part->products.forward + part->products.backward());
     t.attention += times * (part->attention.forward + part->attention.backward());

@@ -14,7 +14,7 @@ struct RunSetup;
 // Seconds of one kernel or message: max(FLOPs / (peak x efficiency), bytes / bandwidth).
 //
 // A product [m, k] x [k, n]. Its efficiency is the device's share for large ones, times how full
-// the last round of 128 x 128 tiles over its units is, times k / (k + 128), for the way in and out
+// the last round of tiles over its units is, times k / (k + Cluster::tile), for the way in and out
 // of a tile; elements take `bytes` each.
 double ProductSeconds(const Cluster& cluster, double m, double n, double k, int bytes);
 // `bytes` are read or written; elementwise: by norms, activations and losses.
@@ -33,6 +33,7 @@ struct Recomputed {
 struct StepTime {
   double products = 0, attention = 0;           // forward and backward
   double other = 0;                             // norms, activations, losses
+  double norms = 0, activations = 0, loss = 0;  // of `other`, and of what is recomputed of it
   double update = 0;                            // the optimizer's
   double host = 0;                              // between kernels
   Recomputed recomputed;                        // besides these

@@ -1,7 +1,6 @@
 #include "models/report/fingerprints.h"
 
 #include <charconv>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/io/json.h"
@@ -9,8 +8,6 @@
 
 namespace lockstep::models {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr size_t kDigits = 16;
 
@@ -27,7 +24,7 @@ std::vector<uint64_t> FromHex(const std::string& text) {
   return all;
 }
 
-void AddKinds(const StepFingerprints& step, Json* line) {
+void AddKinds(const StepFingerprints& step, OrderedJson* line) {
   for (size_t kind = 0; kind < kFingerprintKinds.size(); ++kind) {
     if (!step.of_kind[kind].empty()) (*line)[kFingerprintKinds[kind]] = ToHex(step.of_kind[kind]);
   }
@@ -55,19 +52,20 @@ std::string FingerprintNames::NameOf(size_t kind, size_t i) const {
 }
 
 std::string ToJson(const FingerprintNames& names, const StepFingerprints& start) {
-  Json line = {{"step", start.step},
-               {"ranks", names.ranks},
-               {"arithmetic", names.arithmetic},
-               {"data_fingerprint", names.data_fingerprint},
-               {"names", {{"activations", names.activations}, {"parameters", names.parameters}}}};
+  OrderedJson line = {
+      {"step", start.step},
+      {"ranks", names.ranks},
+      {"arithmetic", names.arithmetic},
+      {"data_fingerprint", names.data_fingerprint},
+      {"names", {{"activations", names.activations}, {"parameters", names.parameters}}}};
   AddKinds(start, &line);
-  return DumpJson(line);
+  return line.dump();
 }
 
 std::string ToJson(const StepFingerprints& step) {
-  Json line = {{"step", step.step}};
+  OrderedJson line = {{"step", step.step}};
   AddKinds(step, &line);
-  return DumpJson(line);
+  return line.dump();
 }
 
 FingerprintsOfRun ReadFingerprints(const std::string& out_dir) {
@@ -76,7 +74,7 @@ FingerprintsOfRun ReadFingerprints(const std::string& out_dir) {
   int64_t number = 0;
   const auto read = [&](const std::string& text) {
     ++number;
-    const nlohmann::json line = TryParseJson(text);
+    const Json line = TryParseJson(text);
     const auto step = StepOf(line);
     if (!step) return;
     try {

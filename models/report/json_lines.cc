@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
 
@@ -27,7 +26,7 @@ void ForEachLine(const std::string& path, const std::function<void(const std::st
   if (!line.empty()) use(line);
 }
 
-std::optional<int64_t> StepOf(const nlohmann::json& line) {
+std::optional<int64_t> StepOf(const Json& line) {
   if (!line.is_object() || !line.contains("step")) return {};
   try {
     return IntegerOf(line["step"], 0);

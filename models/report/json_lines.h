@@ -3,12 +3,12 @@
 
 #include <cstdint>
 #include <functional>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "core/io/file.h"
+#include "core/io/json.h"
 
 namespace lockstep::models {
 
@@ -17,7 +17,7 @@ namespace lockstep::models {
 void ForEachLine(const std::string& path, const std::function<void(const std::string&)>& use);
 
 // The "step" of a line, an integer from 0 on; nothing if the line is not an object with one.
-std::optional<int64_t> StepOf(const nlohmann::json& line);
+std::optional<int64_t> StepOf(const Json& line);
 
 // Every object has a "step"; steps ascend.
 class JsonLinesWriter {

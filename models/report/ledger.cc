@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
-#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "core/io/json.h"
@@ -73,8 +72,8 @@ void AddBytes(const RunHistory& h, const LedgerInput& in, Ledger* ledger) {
   AddPlan(&ledger->bytes, in.planned_bytes);
 }
 
-nlohmann::ordered_json ToObject(const Lines& lines, bool planned) {
-  nlohmann::ordered_json all = nlohmann::ordered_json::object();
+OrderedJson ToObject(const Lines& lines, bool planned) {
+  OrderedJson all = OrderedJson::object();
   for (const Ledger::Line& line : lines) {
     if (!planned) all[line.owner] = line.measured;
     if (planned && line.planned) all[line.owner] = *line.planned;
@@ -112,6 +111,9 @@ std::string OwnerOf(const std::string& kernel) {
   if (begins({"matmul", "grouped_linear_", "conv2d_"})) return kProducts;
   if (kernel == "linear_forward" || kernel == "linear_backward") return kProducts;
   if (begins({"attention_"})) return kAttention;
+  if (begins({"layer_norm_", "rms_norm_", "residual_"})) return kNorms;
+  if (begins({"gelu_", "swiglu_", "unary_"})) return kActivations;
+  if (begins({"loss_", "cross_entropy_", "nll_loss_"})) return kLoss;
   const bool updates = kernel.ends_with("_update") || begins({"grad_norm_", "update_"});
   return updates ? kUpdate : kOtherKernels;
 }
@@ -125,13 +127,13 @@ Ledger MakeLedger(const RunHistory& history, const LedgerInput& input) {
 }
 
 std::string ToJson(const Ledger& ledger) {
-  nlohmann::ordered_json all = {{"ms", ToObject(ledger.ms, false)}};
+  OrderedJson all = {{"ms", ToObject(ledger.ms, false)}};
   if (ledger.planned_ms) all["planned_ms"] = ToObject(ledger.ms, true);
   if (!ledger.bytes.empty()) {
     all["bytes"] = ToObject(ledger.bytes, false);
     all["planned_bytes"] = ToObject(ledger.bytes, true);
   }
-  return DumpJson(all);
+  return all.dump();
 }
 
 std::string LedgerFigures(const Ledger& ledger) {

@@ -15,6 +15,7 @@ namespace lockstep::models {
 using Amounts = std::vector<std::pair<std::string, double>>;
 
 inline constexpr char kProducts[] = "products", kAttention[] = "attention";
+inline constexpr char kNorms[] = "norms", kActivations[] = "activations", kLoss[] = "loss";
 inline constexpr char kOtherKernels[] = "other kernels", kUpdate[] = "update";
 inline constexpr char kDataMessages[] = "messages of dp", kPipeline[] = "idle in the pipeline";
 inline constexpr char kHost[] = "host", kData[] = "data", kUnexplained[] = "unexplained";

@@ -1,15 +1,13 @@
 #include "models/report/metrics.h"
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "core/io/json.h"
+#include "models/report/json_lines.h"
 
 namespace lockstep::models {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // Names and members of a line's fields, except step, memory_bytes, skipped, spike, late, val_loss,
 // val_bpb, val_loss_ema, val_sources, tasks and kernel_ms, in the order in which they are written.
@@ -52,35 +50,36 @@ constexpr std::pair<const char*, double PreferenceMetrics::*> kPreferenceFields[
     {"reward_accuracy", &PreferenceMetrics::accuracy},
 };
 
-void Write(const std::optional<PreferenceMetrics>& metrics, const std::string& prefix, Json* j) {
+void Write(const std::optional<PreferenceMetrics>& metrics, const std::string& prefix,
+           OrderedJson* j) {
   if (!metrics) return;
   for (const auto& [name, field] : kPreferenceFields) (*j)[prefix + name] = (*metrics).*field;
   (*j)[prefix + "reward_margin"] = metrics->margin();
 }
 
-double NumberOr(const nlohmann::json& j, const char* name, double absent) {
-  const auto it = j.find(name);
-  if (it == j.end()) return absent;
-  return it->is_number() ? it->get<double>() : NAN;
+double NumberOr(const Json& j, const char* name, double absent) {
+  const Json* value = j.Find(name);
+  if (value == nullptr) return absent;
+  return value->is_number() ? value->get<double>() : NAN;
 }
 
 // The members of an object of numbers.
-std::vector<std::pair<std::string, double>> ReadNumbers(const nlohmann::json& j, const char* name) {
+std::vector<std::pair<std::string, double>> ReadNumbers(const Json& j, const char* name) {
   std::vector<std::pair<std::string, double>> numbers;
-  const auto of = j.find(name);
-  if (of == j.end() || !of->is_object()) return numbers;
+  const Json* of = j.Find(name);
+  if (of == nullptr || !of->is_object()) return numbers;
   for (const auto& [key, value] : of->items()) {
     numbers.emplace_back(key, value.is_number() ? value.get<double>() : NAN);
   }
   return numbers;
 }
 
-bool IsTrue(const nlohmann::json& j, const char* name) {
-  const auto it = j.find(name);
-  return it != j.end() && it->is_boolean() && it->get<bool>();
+bool IsTrue(const Json& j, const char* name) {
+  const Json* value = j.Find(name);
+  return value != nullptr && value->is_boolean() && value->get<bool>();
 }
 
-std::optional<PreferenceMetrics> ReadPreference(const nlohmann::json& j, const std::string& prefix,
+std::optional<PreferenceMetrics> ReadPreference(const Json& j, const std::string& prefix,
                                                 double loss) {
   if (!j.contains(prefix + "reward_margin")) return {};
   PreferenceMetrics metrics{.loss = loss};
@@ -94,7 +93,7 @@ std::optional<PreferenceMetrics> ReadPreference(const nlohmann::json& j, const s
 
 std::string ToJson(const StepMetrics& metrics) {
   StepMetrics m = metrics;
-  Json j = {{"step", m.step}};
+  OrderedJson j = {{"step", m.step}};
   for (const Field& field : kFields) {
     const double value = field.in(m);
     // Before the first step there is only an evaluation.
@@ -119,11 +118,11 @@ std::string ToJson(const StepMetrics& metrics) {
   Write(m.val_preference, "val_", &j);
   for (const auto& [name, value] : m.tasks) j["tasks"][name] = value;
   for (const auto& [name, ms] : m.kernel_ms) j["kernel_ms"][name] = ms;
-  return DumpJson(j);
+  return j.dump();
 }
 
 std::optional<StepMetrics> ParseMetrics(std::string_view line) {
-  const auto j = TryParseJson(line);
+  const Json j = TryParseJson(line);
   const auto step = StepOf(j);
   if (!step) return {};
   StepMetrics m;
@@ -136,15 +135,15 @@ std::optional<StepMetrics> ParseMetrics(std::string_view line) {
   const double late_rank = NumberOr(j, "late_rank", -1);
   if (late_rank >= 0 && late_rank < 1e9) m.late_rank = static_cast<int64_t>(late_rank);
   m.late_ms = NumberOr(j, "late_ms", 0);
-  if (const auto late = j.find("late"); late != j.end() && late->is_string()) m.late = *late;
+  if (const Json* late = j.Find("late"); late != nullptr && late->is_string()) m.late = *late;
   if (j.contains("val_loss")) m.val_loss = NumberOr(j, "val_loss", NAN);
   if (j.contains("val_bpb")) m.val_bpb = NumberOr(j, "val_bpb", NAN);
   if (j.contains("val_loss_ema")) m.val_loss_ema = NumberOr(j, "val_loss_ema", NAN);
-  if (const auto losses = j.find("val_loss_of"); losses != j.end() && losses->is_object()) {
-    const auto bytes = j.find("val_bpb_of");
+  if (const Json* losses = j.Find("val_loss_of"); losses != nullptr && losses->is_object()) {
+    const Json* bytes = j.Find("val_bpb_of");
     for (const auto& [name, value] : losses->items()) {
       m.val_sources.push_back({name, NumberOr(*losses, name.c_str(), NAN)});
-      if (bytes == j.end() || !bytes->contains(name)) continue;
+      if (bytes == nullptr || !bytes->contains(name)) continue;
       m.val_sources.back().bpb = NumberOr(*bytes, name.c_str(), NAN);
     }
   }

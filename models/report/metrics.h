@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -10,7 +9,6 @@
 #include <vector>
 
 #include "models/preference/preference_metrics.h"
-#include "models/report/json_lines.h"
 
 namespace lockstep::models {
 
@@ -87,18 +85,5 @@ std::string ToJson(const StepMetrics& metrics);
 // Parses what ToJson wrote in this version, or in an earlier one with fewer fields; null is NaN.
 // Nothing for anything else.
 std::optional<StepMetrics> ParseMetrics(std::string_view line);
-
-// As JsonLinesWriter.
-class MetricsWriter {
- public:
-  using Lines = JsonLinesWriter::Lines;
-  MetricsWriter(std::string path, int64_t first_step, std::function<void(const std::string&)> warn,
-                Lines lines = Lines::kEvery)
-      : lines_(std::move(path), "metrics", first_step, std::move(warn), lines) {}
-  void Write(const StepMetrics& metrics) { lines_.Write(ToJson(metrics)); }
-
- private:
-  JsonLinesWriter lines_;
-};
 
 }  // namespace lockstep::models

@@ -1,7 +1,5 @@
 #include "models/report/op_events.h"
 
-#include <nlohmann/json.hpp>
-
 #include "core/error.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
@@ -18,14 +16,9 @@ std::string OpTensorsFile(int64_t step, int64_t rank) {
 }
 
 std::string ToJson(const OpEvent& e) {
-  return DumpJson(nlohmann::ordered_json{{"key", e.key},
-                                         {"kind", e.kind},
-                                         {"name", e.name},
-                                         {"module", e.module},
-                                         {"at", e.at},
-                                         {"of", e.of},
-                                         {"in", e.in},
-                                         {"out", e.out}});
+  return OrderedJson{{"key", e.key}, {"kind", e.kind}, {"name", e.name}, {"module", e.module},
+                     {"at", e.at},   {"of", e.of},     {"in", e.in},     {"out", e.out}}
+      .dump();
 }
 
 std::vector<OpEvent> ReadOpEvents(const std::string& path) {
@@ -33,7 +26,7 @@ std::vector<OpEvent> ReadOpEvents(const std::string& path) {
   if (!PathExists(path)) throw InputError(StrCat(path, ": there is no such file"));
   ForEachLine(path, [&](const std::string& text) {
     try {
-      const nlohmann::json line = ParseJson(text, path);
+      const Json line = ParseJson(text, path);
       events.push_back({.kind = line.at("kind"),
                         .key = line.at("key"),
                         .name = line.at("name"),
@@ -42,7 +35,7 @@ std::vector<OpEvent> ReadOpEvents(const std::string& path) {
                         .at = IntegerOf(line.at("at")),
                         .in = line.at("in"),
                         .out = line.at("out")});
-    } catch (const nlohmann::json::exception& error) {
+    } catch (const JsonError& error) {
       throw InputError(StrCat(path, ": line ", events.size() + 1, ": ", error.what()));
     }
   });

@@ -7,7 +7,6 @@
 #include <ctime>
 #include <deque>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "core/io/json.h"
 #include "models/report/format.h"
@@ -163,10 +162,9 @@ std::string PipelinePicture(const ReportInput& in) {
 }  // namespace
 
 std::string ToJson(const TextSample& sample) {
-  const nlohmann::ordered_json j = {
-      {"step", sample.step}, {"prompt", sample.prompt}, {"text", sample.text}};
+  const OrderedJson j = {{"step", sample.step}, {"prompt", sample.prompt}, {"text", sample.text}};
   // DumpJson replaces characters that a byte-level model left incomplete.
-  return DumpJson(j);
+  return j.dump();
 }
 
 std::vector<TextSample> ReadSamples(const std::string& path, size_t most) {

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstddef>
 
+#include "models/report/json_lines.h"
+
 namespace lockstep::models {
 namespace {
 

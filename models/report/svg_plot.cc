@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "core/io/json.h"
 #include "data/utf8.h"
@@ -288,9 +287,9 @@ std::string_view Name(ValueFormat format) {
 
 std::string Numbers(const std::vector<PlotLine>& lines, const Axis& x, const Axis& y,
                     const PlotOptions& o) {
-  nlohmann::ordered_json j = {{"left", x.begin},   {"right", x.end}, {"top", y.end},
-                              {"bottom", y.begin}, {"last", x.high}, {"format", Name(o.format)}};
-  j["lines"] = nlohmann::ordered_json::array();
+  OrderedJson j = {{"left", x.begin},   {"right", x.end}, {"top", y.end},
+                   {"bottom", y.begin}, {"last", x.high}, {"format", Name(o.format)}};
+  j["lines"] = OrderedJson::array();
   for (const PlotLine& line : lines) {
     std::vector<double> xs, ys, pixels;
     for (const PlotPoint& p : line.points) {
@@ -305,7 +304,7 @@ std::string Numbers(const std::vector<PlotLine>& lines, const Axis& x, const Axi
                           {"y", std::move(ys)},
                           {"py", std::move(pixels)}});
   }
-  std::string text = DumpJson(j);
+  std::string text = j.dump();
   // Nothing in it may look like the end of the script.
   for (size_t at; (at = text.find('<')) != std::string::npos;) text.replace(at, 1, "\\u003c");
   return text;

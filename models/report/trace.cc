@@ -1,7 +1,6 @@
 #include "models/report/trace.h"
 
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "core/autograd/engine.h"
 #include "core/io/file.h"
@@ -10,11 +9,9 @@
 namespace lockstep::models {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 double Microseconds(int64_t ns) { return static_cast<double>(ns) * 1e-3; }
 
-Json Metadata(const char* what, int thread, const std::string& name) {
+OrderedJson Metadata(const char* what, int thread, const std::string& name) {
   return {{"name", what}, {"ph", "M"}, {"pid", 1}, {"tid", thread}, {"args", {{"name", name}}}};
 }
 
@@ -57,7 +54,7 @@ void TraceRecorder::Record(std::string_view name, const char* category, Clock::t
 
 std::string TraceRecorder::ToJson() const {
   const std::lock_guard lock(mutex_);
-  Json events = Json::array();
+  OrderedJson events = OrderedJson::array();
   events.push_back(Metadata("process_name", 0, "lockstep"));
   const auto count = static_cast<int>(threads_.size() + tracks_.size());
   for (int thread = 1; thread <= count; ++thread) {
@@ -76,13 +73,13 @@ std::string TraceRecorder::ToJson() const {
                       {"tid", e.thread},
                       {"args", {{"step", e.step}}}});
   }
-  Json all;
+  OrderedJson all;
   all["displayTimeUnit"] = "ms";
   all["otherData"] = {{"steps", StrCat(range_.first, ":", range_.last)},
                       {"events", events_.size()},
                       {"dropped_events", dropped_}};
   all["traceEvents"] = std::move(events);
-  return DumpJson(all);
+  return all.dump();
 }
 
 bool TraceRecorder::Finish() {

@@ -80,7 +80,8 @@ class Chatting {
     std::vector<int32_t> ids = encoder_.EncodePrompt(said_);
     while (std::ssize(ids) > most && said_.messages.size() > first + 1) {
       const auto oldest = static_cast<std::ptrdiff_t>(first);
-      said_.messages.erase(said_.messages.begin() + oldest, said_.messages.begin() + oldest + 2);
+      auto& messages = said_.messages.list();
+      messages.erase(messages.begin() + oldest, messages.begin() + oldest + 2);
       said_.learnt.erase(said_.learnt.begin() + oldest, said_.learnt.begin() + oldest + 2);
       ++forgotten;
       most = context_ - slide_;

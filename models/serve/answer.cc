@@ -2,21 +2,18 @@
 
 #include <algorithm>
 #include <ctime>
-#include <nlohmann/json.hpp>
 
 #include "core/io/json.h"
 
 namespace lockstep::models {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 std::string NewId(bool chat) {
   static std::atomic<int64_t> last{0};
   return StrCat(chat ? "chatcmpl-" : "cmpl-", ++last);
 }
 
-std::string Event(const Json& json) { return StrCat("data: ", DumpJson(json), "\n\n"); }
+std::string Event(const OrderedJson& json) { return StrCat("data: ", json.dump(), "\n\n"); }
 
 }  // namespace
 
@@ -83,7 +80,7 @@ bool Answer::Wait(std::chrono::milliseconds most) {
   return news_.wait_for(lock, most, [&] { return IsComplete(); });
 }
 
-Json Answer::Head(bool of_stream) const {
+OrderedJson Answer::Head(bool of_stream) const {
   const char* object = !call_.chat ? "text_completion"
                        : of_stream ? "chat.completion.chunk"
                                    : "chat.completion";
@@ -91,10 +88,10 @@ Json Answer::Head(bool of_stream) const {
           {"object", object},
           {"created", created_},
           {"model", model_.name},
-          {"choices", Json::array()}};
+          {"choices", OrderedJson::array()}};
 }
 
-Json Answer::Usage() const {
+OrderedJson Answer::Usage() const {
   int64_t prompt = 0, generated = 0;
   for (const std::vector<int32_t>& ids : call_.prompts) prompt += std::ssize(ids);
   for (const Choice& choice : choices_) generated += choice.tokens();
@@ -107,10 +104,10 @@ std::string Answer::Whole() {
   const std::lock_guard lock(mutex_);
   LS_INVARIANT(IsComplete());
   if (!error_.empty()) throw RequestError(503, error_);
-  Json answer = Head(/*of_stream=*/false);
+  OrderedJson answer = Head(/*of_stream=*/false);
   for (Choice& choice : choices_) answer["choices"].push_back(choice.Take(/*of_stream=*/false));
   answer["usage"] = Usage();
-  return DumpJson(answer);
+  return answer.dump();
 }
 
 std::optional<std::string> Answer::NextEvents(std::chrono::milliseconds most) {
@@ -122,7 +119,7 @@ std::optional<std::string> Answer::NextEvents(std::chrono::milliseconds most) {
   std::string events;
   for (Choice& choice : choices_) {
     if (!choice.HasNews()) continue;
-    Json event = Head(/*of_stream=*/true);
+    OrderedJson event = Head(/*of_stream=*/true);
     event["choices"].push_back(choice.Take(/*of_stream=*/true));
     if (call_.include_usage) event["usage"] = nullptr;
     events += Event(event);
@@ -130,10 +127,10 @@ std::optional<std::string> Answer::NextEvents(std::chrono::milliseconds most) {
   if (!IsComplete()) return events;
   told_all_ = true;
   if (!error_.empty()) {
-    return StrCat(events, "data: ", RequestError(503, error_).Json(), "\n\n");
+    return StrCat(events, "data: ", RequestError(503, error_).ToJson(), "\n\n");
   }
   if (call_.include_usage) {
-    Json event = Head(/*of_stream=*/true);
+    OrderedJson event = Head(/*of_stream=*/true);
     event["usage"] = Usage();
     events += Event(event);
   }

@@ -40,8 +40,8 @@ class Answer : public std::enable_shared_from_this<Answer> {
   Answer(Call call, const ServedModel& model, uint64_t seed);
   EngineRequest RequestOf(int64_t index);
   bool IsComplete() const { return ended_ == call_.choices(); }
-  nlohmann::ordered_json Head(bool of_stream) const;
-  nlohmann::ordered_json Usage() const;
+  OrderedJson Head(bool of_stream) const;
+  OrderedJson Usage() const;
 
   const Call call_;
   const ServedModel& model_;

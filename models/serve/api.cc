@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <ctime>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <utility>
 
@@ -12,8 +11,6 @@
 
 namespace lockstep::models {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr std::chrono::milliseconds kPatience(100);
 
@@ -37,9 +34,9 @@ class Api {
     try {
       return Route(request);
     } catch (const RequestError& e) {
-      return {.status = e.status(), .body = e.Json()};
+      return {.status = e.status(), .body = e.ToJson()};
     } catch (const std::exception& e) {
-      return {.status = 500, .body = RequestError(500, e.what()).Json()};
+      return {.status = 500, .body = RequestError(500, e.what()).ToJson()};
     }
   }
 
@@ -65,13 +62,13 @@ class Api {
   }
 
   ServerResponse Models() const {
-    const Json model = {{"id", model_.name},
-                        {"object", "model"},
-                        {"created", started_},
-                        {"owned_by", "lockstep"},
-                        {"max_model_len", model_.context},
-                        {"chat", model_.conversations != nullptr}};
-    return {.body = DumpJson(Json{{"object", "list"}, {"data", Json::array({model})}})};
+    const OrderedJson model = {{"id", model_.name},
+                               {"object", "model"},
+                               {"created", started_},
+                               {"owned_by", "lockstep"},
+                               {"max_model_len", model_.context},
+                               {"chat", model_.conversations != nullptr}};
+    return {.body = OrderedJson{{"object", "list"}, {"data", OrderedJson::array({model})}}.dump()};
   }
 
   ServerResponse Complete(const ServerRequest& request, bool chat) const {

@@ -1,7 +1,6 @@
 #include "models/serve/call.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "core/io/json.h"
 #include "data/conversations/conversation.h"
@@ -10,8 +9,6 @@
 
 namespace lockstep::models {
 namespace {
-
-using nlohmann::json;
 
 constexpr int64_t kMostChoices = 1024, kMostLikeliest = 20, kMostStops = 64, kMostTokens = 1 << 24;
 constexpr size_t kLongestStop = 1024;
@@ -36,14 +33,14 @@ class Fields {
   }
 
   // Null if it is missing or null.
-  const json* Find(const std::string& name) {
+  const Json* Find(const std::string& name) {
     known_.push_back({name});
-    const auto found = object_.find(name);
-    return found == object_.end() || found->is_null() ? nullptr : &*found;
+    const Json* found = object_.Find(name);
+    return found == nullptr || found->is_null() ? nullptr : found;
   }
 
   std::optional<int64_t> Integer(const std::string& name, int64_t least, int64_t most) {
-    const json* value = Find(name);
+    const Json* value = Find(name);
     if (value == nullptr) return {};
     try {
       return IntegerOf(*value, least, most);
@@ -53,7 +50,7 @@ class Fields {
   }
 
   double Number(const std::string& name, double otherwise, double least, double most) {
-    const json* value = Find(name);
+    const Json* value = Find(name);
     if (value == nullptr) return otherwise;
     if (!value->is_number() || !(value->get<double>() >= least && value->get<double>() <= most)) {
       Refuse(name, StrCat("must be a number from ", least, " to ", most));
@@ -62,17 +59,17 @@ class Fields {
   }
 
   bool Flag(const std::string& name) {
-    const json* value = Find(name);
+    const Json* value = Find(name);
     if (value != nullptr && !value->is_boolean()) Refuse(name, "must be true or false");
     return value != nullptr && value->get<bool>();
   }
 
   // A text or a list of texts.
   std::vector<std::string> Texts(const std::string& name, int64_t most) {
-    const json* value = Find(name);
+    const Json* value = Find(name);
     if (value == nullptr) return {};
     std::vector<std::string> texts;
-    for (const json& text : value->is_array() ? *value : json::array({*value})) {
+    for (const Json& text : value->is_array() ? *value : Json::array({*value})) {
       if (!text.is_string()) Refuse(name, "must be a text, or a list of texts");
       texts.push_back(text.get<std::string>());
     }
@@ -88,7 +85,7 @@ class Fields {
   // What would change the answer, and may only ask for what is done anyway.
   void Without(std::initializer_list<const char*> names) {
     for (const char* name : names) {
-      const json* value = Find(name);
+      const Json* value = Find(name);
       if (value == nullptr || *value == 0 || *value == false || *value == "") continue;
       if (value->is_structured() && value->empty()) continue;
       Refuse(name, "is not supported by this server: leave it out");
@@ -97,8 +94,7 @@ class Fields {
 
   // Call it last.
   void CheckAllKnown() const {
-    for (auto field = object_.begin(); field != object_.end(); ++field) {
-      const std::string& key = field.key();
+    for (const auto& [key, value] : object_.items()) {
       const auto is_key = [&](const Candidate& c) { return c.key == key; };
       if (std::ranges::any_of(known_, is_key)) continue;
       const std::vector<std::string> nearest = Nearest(key, known_);
@@ -110,14 +106,14 @@ class Fields {
   }
 
  private:
-  json object_;
+  Json object_;
   std::vector<Candidate> known_;
 };
 
 void ParseCommon(Fields& fields, Call* call) {
   call->stream = fields.Flag("stream");
-  if (const json* options = fields.Find("stream_options")) {
-    const json usage = options->is_object() ? options->value("include_usage", json(false)) : json();
+  if (const Json* options = fields.Find("stream_options")) {
+    const Json usage = options->is_object() ? options->value("include_usage", Json(false)) : Json();
     if (!usage.is_boolean())
       Refuse("stream_options", "must be {\"include_usage\": true}, or false");
     call->include_usage = usage.get<bool>();
@@ -145,13 +141,13 @@ void ParseCommon(Fields& fields, Call* call) {
   fields.Without({"logit_bias", "presence_penalty", "frequency_penalty"});
 }
 
-std::vector<int32_t> Ids(const json& list, int64_t vocab_size) {
+std::vector<int32_t> Ids(const Json& list, int64_t vocab_size) {
   const auto refuse = [&](const std::string& why) {
     Refuse("prompt", StrCat("must be a text or a list of tokens, or a list of these: ", why));
   };
   if (!list.is_array()) refuse(StrCat("found ", list.type_name()));
   std::vector<int32_t> ids;
-  for (const json& id : list) {
+  for (const Json& id : list) {
     try {
       ids.push_back(static_cast<int32_t>(IntegerOf(id, 0, vocab_size - 1)));
     } catch (const InputError& e) {
@@ -162,13 +158,13 @@ std::vector<int32_t> Ids(const json& list, int64_t vocab_size) {
   return ids;
 }
 
-void AddPrompt(const json& prompt, const ServedModel& model, Call* call) {
+void AddPrompt(const Json& prompt, const ServedModel& model, Call* call) {
   if (!prompt.is_string()) {
     call->prompts.push_back(Ids(prompt, model.vocab_size));
     if (call->echo) call->prompt_texts.push_back(model.tokenizer->Decode(call->prompts.back()));
     return;
   }
-  const auto& text = prompt.get_ref<const std::string&>();
+  const auto& text = prompt.string();
   try {
     call->prompts.push_back(EncodePrompt(text, *model.tokenizer, true, model.vocab_size));
   } catch (const InputError& e) {
@@ -193,12 +189,13 @@ void CheckSizes(const ServedModel& model, const char* field, const Call& call) {
 
 }  // namespace
 
-std::string RequestError::Json() const {
-  const auto text = [](const std::string& s) { return s.empty() ? json() : json(s); };
+std::string RequestError::ToJson() const {
+  const auto text = [](const std::string& s) { return s.empty() ? Json() : Json(s); };
   const char* type = status_ < 500 ? "invalid_request_error" : "server_error";
-  return DumpJson(nlohmann::ordered_json{
+  return OrderedJson{
       {"error",
-       {{"message", what()}, {"type", type}, {"param", text(param_)}, {"code", text(code_)}}}});
+       {{"message", what()}, {"type", type}, {"param", text(param_)}, {"code", text(code_)}}}}
+      .dump();
 }
 
 Call ParseCompletion(std::string_view body, const ServedModel& model) {
@@ -213,7 +210,7 @@ Call ParseCompletion(std::string_view body, const ServedModel& model) {
     Refuse("best_of", "is not supported by this server, unless it is n");
   }
   fields.Without({"suffix"});
-  const json* prompt = fields.Find("prompt");
+  const Json* prompt = fields.Find("prompt");
   fields.CheckAllKnown();
   if (prompt == nullptr) Refuse("prompt", "is missing");
   const bool several = prompt->is_array() && !prompt->empty() &&
@@ -221,7 +218,7 @@ Call ParseCompletion(std::string_view body, const ServedModel& model) {
   if (several && std::ssize(*prompt) > kMostChoices) {
     Refuse("prompt", StrCat("is a list of more than ", kMostChoices, " prompts"));
   }
-  for (const json& one : several ? *prompt : json::array({*prompt})) AddPrompt(one, model, &call);
+  for (const Json& one : several ? *prompt : Json::array({*prompt})) AddPrompt(one, model, &call);
   CheckSizes(model, "prompt", call);
   return call;
 }
@@ -247,17 +244,17 @@ Call ParseChat(std::string_view body, const ServedModel& model) {
   }
   fields.Without({"tools", "functions"});
   fields.Ignore({"tool_choice", "function_call", "parallel_tool_calls"});
-  if (const json* format = fields.Find("response_format")) {
-    if (!format->is_object() || format->value("type", json()) != "text") {
+  if (const Json* format = fields.Find("response_format")) {
+    if (!format->is_object() || format->value("type", Json()) != "text") {
       Refuse("response_format", "is not supported by this server, except {\"type\": \"text\"}");
     }
   }
   data::Conversation conversation{.place = "the request"};
-  if (const json* variables = fields.Find("chat_template_kwargs")) {
+  if (const Json* variables = fields.Find("chat_template_kwargs")) {
     if (!variables->is_object()) Refuse("chat_template_kwargs", "must be an object");
     conversation.variables = *variables;
   }
-  const json* messages = fields.Find("messages");
+  const Json* messages = fields.Find("messages");
   fields.CheckAllKnown();
   if (messages == nullptr || !messages->is_array() || messages->empty()) {
     Refuse("messages", "must be a list of messages that is not empty");

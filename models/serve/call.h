@@ -22,7 +22,7 @@ class RequestError : public Error {
 
   int status() const { return status_; }
   // {"error": {"message": ..., "type": ..., "param": ..., "code": ...}}
-  std::string Json() const;
+  std::string ToJson() const;
 
  private:
   int status_;

@@ -1,15 +1,13 @@
 #include "models/serve/choice.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "core/io/json.h"
 #include "data/utf8.h"
 
 namespace lockstep::models {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // A token's text; if that is no UTF-8, its bytes as OpenAI writes them, so that different tokens
 // have different names.
@@ -25,8 +23,8 @@ std::string NameOf(const std::string& bytes) {
 }
 
 // As in a chat: {"token": ..., "logprob": ..., "bytes": [...]}.
-Json Described(const std::string& bytes, double log_probability) {
-  Json list = Json::array();
+OrderedJson Described(const std::string& bytes, double log_probability) {
+  OrderedJson list = OrderedJson::array();
   for (const char c : bytes) list.push_back(static_cast<unsigned char>(c));
   return {{"token", NameOf(bytes)}, {"logprob", log_probability}, {"bytes", std::move(list)}};
 }
@@ -70,14 +68,16 @@ void Choice::Note(const ScoredToken& token, bool scored) {
       bytes, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
 }
 
-Json Choice::TakeLogProbabilities() {
+OrderedJson Choice::TakeLogProbabilities() {
   if (call_.likeliest < 0) return nullptr;
   const auto text = [&](int32_t id) { return model_.tokenizer->TokenText(id); };
-  Json content = Json::array(), tokens = content, own = content, top = content, offsets = content;
+  OrderedJson content = OrderedJson::array(), tokens = content, own = content, top = content,
+              offsets = content;
   for (const auto& [token, scored, offset] : std::exchange(noted_, {})) {
     const std::string bytes = text(token.id);
     if (call_.chat) {
-      Json described = Described(bytes, token.log_probability), others = Json::array();
+      OrderedJson described = Described(bytes, token.log_probability),
+                  others = OrderedJson::array();
       for (const auto& [id, value] : token.likeliest) others.push_back(Described(text(id), value));
       described["top_logprobs"] = std::move(others);
       content.push_back(std::move(described));
@@ -85,12 +85,12 @@ Json Choice::TakeLogProbabilities() {
     }
     tokens.push_back(NameOf(bytes));
     offsets.push_back(offset);
-    own.push_back(scored ? Json(token.log_probability) : Json());
+    own.push_back(scored ? OrderedJson(token.log_probability) : OrderedJson());
     // The likelier of two tokens that are called the same.
-    Json named = Json::object();
+    OrderedJson named = OrderedJson::object();
     for (const auto& [id, value] : token.likeliest) named.emplace(NameOf(text(id)), value);
     named.emplace(NameOf(bytes), token.log_probability);
-    top.push_back(scored ? std::move(named) : Json());
+    top.push_back(scored ? std::move(named) : OrderedJson());
   }
   if (call_.chat) return {{"content", std::move(content)}};
   return {{"tokens", std::move(tokens)},
@@ -99,22 +99,22 @@ Json Choice::TakeLogProbabilities() {
           {"text_offset", std::move(offsets)}};
 }
 
-Json Choice::Take(bool of_stream) {
-  Json choice = {{"index", index_}};
+OrderedJson Choice::Take(bool of_stream) {
+  OrderedJson choice = {{"index", index_}};
   std::string text = std::exchange(text_, {});
   if (!call_.chat) {
     choice["text"] = std::move(text);
   } else {
-    Json message = Json::object();
+    OrderedJson message = OrderedJson::object();
     if (!std::exchange(told_role_, true)) message["role"] = "assistant";
     message["content"] = std::move(text);
     choice[of_stream ? "delta" : "message"] = std::move(message);
   }
   choice["logprobs"] = TakeLogProbabilities();
   told_end_ = ended_;
-  choice["finish_reason"] = !ended_                        ? Json()
-                            : by_end_ || stream_.stopped() ? Json("stop")
-                                                           : Json("length");
+  choice["finish_reason"] = !ended_                        ? OrderedJson()
+                            : by_end_ || stream_.stopped() ? OrderedJson("stop")
+                                                           : OrderedJson("length");
   return choice;
 }
 

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
+#include "core/io/json.h"
 #include "models/sample/text_stream.h"
 #include "models/serve/call.h"
 #include "models/serve/engine.h"
@@ -32,12 +32,12 @@ class Choice {
   bool HasNews() const { return !text_.empty() || (ended_ && !told_end_); }
   // What came since the last call, as an element of "choices": of a stream (a "delta" in a chat),
   // or else of a whole answer (its "message").
-  nlohmann::ordered_json Take(bool of_stream);
+  OrderedJson Take(bool of_stream);
 
  private:
   void Note(const ScoredToken& token, bool scored);
   void Show(std::string text);
-  nlohmann::ordered_json TakeLogProbabilities();
+  OrderedJson TakeLogProbabilities();
 
   const Call& call_;
   const ServedModel& model_;

@@ -2,7 +2,6 @@
 
 #include <time.h>
 
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <utility>
 
@@ -15,7 +14,6 @@ namespace lockstep::models {
 namespace {
 
 using Clock = std::chrono::system_clock;
-using Json = nlohmann::json;
 
 constexpr std::chrono::minutes kBeforeExpiry(5);
 // Where there is such a service, it answers at once.

@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "models/report/json_lines.h"
@@ -47,10 +45,10 @@ class Fingerprints : public testing::Test {
   static std::vector<std::string> Lines(const std::string& out) {
     std::vector<std::string> lines;
     models::ForEachLine(JoinPath(out, models::kFingerprintsFile), [&](const std::string& text) {
-      nlohmann::json line = ParseJson(text, "line");
+      Json line = ParseJson(text, "line");
       line.erase("ranks");
       line.erase("arithmetic");
-      lines.push_back(DumpJson(line));
+      lines.push_back(line.dump());
     });
     return lines;
   }

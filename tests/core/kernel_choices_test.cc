@@ -7,11 +7,11 @@
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 #include <span>
 
 #include "core/error.h"
 #include "core/io/file.h"
+#include "core/io/json.h"
 
 namespace lockstep {
 namespace {
@@ -70,7 +70,7 @@ TEST(KernelChoices, JsonHasLibrariesAndChoices) {
   testing::internal::CaptureStderr();
   Note("json", 7, "a \"reason\"", "plain");
   testing::internal::GetCapturedStderr();
-  const auto json = nlohmann::json::parse(KernelChoicesJson());
+  const auto json = Json::parse(KernelChoicesJson());
   EXPECT_TRUE(json["libraries"].is_array());
   const auto& last = json["choices"].back();
   EXPECT_EQ(last["op"], "json");

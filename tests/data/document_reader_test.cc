@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <nlohmann/json.hpp>
 #include <random>
 
 #include "core/error.h"
@@ -44,7 +43,7 @@ Found ReadAll(const std::vector<std::string>& files, const TextOptions& options 
 }
 
 std::string JsonLine(const std::string& text) {
-  return DumpJson(nlohmann::json{{"id", {1, "text", {{"text", "no"}}}}, {"text", text}}) + "\n";
+  return Json{{"id", {1, "text", {{"text", "no"}}}}, {"text", text}}.dump() + "\n";
 }
 
 // Some short, some longer than the reader's buffer.

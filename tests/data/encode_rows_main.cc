@@ -5,7 +5,6 @@
 // special tokens that users spell are tokens.
 #include <cstdio>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
@@ -16,11 +15,11 @@
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using lockstep::OrderedJson;
 using namespace lockstep;
 
-Json Encode(const data::ConversationEncoder& encoder, const std::string& line,
-            const std::string& place) try {
+OrderedJson Encode(const data::ConversationEncoder& encoder, const std::string& line,
+                   const std::string& place) try {
   const data::Conversation conversation = data::ToConversation(data::ParseRow(line, place), place);
   if (conversation.empty) return {{"left_out", true}};
   const data::EncodedConversation encoded = encoder.Encode(conversation);
@@ -44,7 +43,7 @@ int main(int argc, char** argv) try {
                                           argc > 3 && std::string_view(argv[3]) == "specials");
   data::ConversationReader reader({argv[2]});
   for (std::string line, place; reader.NextLine(&line, &place);) {
-    std::cout << DumpJson(Encode(encoder, line, place)) << '\n';
+    std::cout << Encode(encoder, line, place).dump() << '\n';
   }
   return 0;
 } catch (const Error& error) {

@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "data/prepare/prepare.h"
 #include "data/token_file.h"
 #include "data/tokenizer/byte_tokenizer.h"
@@ -177,7 +177,7 @@ TEST_F(PreparedDatasetTest, FilesOfSeveralPreparedFoldersShareOneTokenizer) {
   EXPECT_THAT(OpenError({.mix = folder_ + "/a/tokens:1," + folder_ + "/b/tokens:1"}),
               AllOf(HasSubstr("data.mix: "), HasSubstr("b/tokens"),
                     HasSubstr("is outside the vocabulary of 3")));
-  const auto golden = nlohmann::json::parse(ReadFile(TestData("tokenizers/llama3.json")));
+  const auto golden = Json::parse(ReadFile(TestData("tokenizers/llama3.json")));
   WriteText(folder_ + "/b/tokens/tokenizer.json", golden["tokenizer"].dump());
   EXPECT_THAT(OpenError({.mix = folder_ + "/a/tokens:1," + folder_ + "/b/tokens:1"}),
               AllOf(HasSubstr("data.mix: "), HasSubstr("b/tokens has another tokenizer than "),

@@ -5,7 +5,6 @@
 // "text" and "generation" ([[begin, end], ...] in characters), or with "error".
 #include <cstdio>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "core/error.h"
@@ -15,16 +14,16 @@
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using lockstep::OrderedJson;
 
-Json Render(const Json& given) {
+OrderedJson Render(const OrderedJson& given) {
   using namespace lockstep;
   try {
     data::ChatTemplate chat_template(given.at("template").get<std::string>(), "template");
     chat_template.set_now(given.at("now").get<int64_t>());
     const data::RenderedChat chat = chat_template.Render(
         given.at("messages"), given.at("variables"), given.at("add_generation_prompt").get<bool>());
-    Json spans = Json::array();
+    OrderedJson spans = OrderedJson::array();
     for (const auto& [begin, end] : chat.generation) {
       const auto characters = [&](int64_t byte) {
         return data::CountUtf8(std::string_view(chat.text).substr(0, static_cast<size_t>(byte)));
@@ -42,7 +41,7 @@ Json Render(const Json& given) {
 int main() {
   try {
     for (std::string line; std::getline(std::cin, line);) {
-      std::cout << lockstep::DumpJson(Render(Json::parse(line))) << '\n';
+      std::cout << Render(OrderedJson::parse(line)).dump() << '\n';
     }
     return 0;
   } catch (const std::exception& error) {

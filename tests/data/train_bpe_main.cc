@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstdio>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "core/error.h"
@@ -16,8 +15,6 @@
 
 namespace lockstep::data {
 namespace {
-
-using Json = nlohmann::json;
 
 WordCounts Words(const Json& request) {
   WordCounts words;
@@ -56,7 +53,7 @@ int main(int argc, char** argv) {
     LS_CHECK(argc == 2, "usage: train_bpe REQUESTS.jsonl");
     std::istringstream lines(ReadFile(argv[1]));
     for (std::string line; std::getline(lines, line);) {
-      std::cout << DumpJson(data::Answer(ParseJson(line, argv[1]))) << "\n";
+      std::cout << (data::Answer(ParseJson(line, argv[1]))).dump() << "\n";
     }
     return 0;
   } catch (const std::exception& e) {

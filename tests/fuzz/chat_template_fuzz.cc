@@ -4,20 +4,20 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
 #include "core/error.h"
+#include "core/io/json.h"
 #include "data/chat/chat_template.h"
 #include "data/utf8.h"
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using lockstep::OrderedJson;
 
-const Json& DefaultMessages() {
-  static const Json messages = Json::parse(R"([
+const OrderedJson& DefaultMessages() {
+  static const OrderedJson messages = OrderedJson::parse(R"([
       {"role": "system", "content": " S "},
       {"role": "user", "content": [{"type": "text", "text": "Ünï\n<b>"}]},
       {"role": "assistant", "content": "<think>\nx\n</think>y", "tool_calls": [
@@ -31,14 +31,12 @@ const Json& DefaultMessages() {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using lockstep::InputError;
   std::string_view source(reinterpret_cast<const char*>(data), size);
-  Json messages = DefaultMessages();
+  OrderedJson messages = DefaultMessages();
   const size_t line = source.find('\n');
   if (source.starts_with('[') && line != std::string_view::npos) {
-    // As core/io/json.h would, but in the order of the file: no deep nesting.
-    const std::string_view first = source.substr(0, line);
-    if (std::count(first.begin(), first.end(), '[') < 100) {
-      Json parsed = Json::parse(first, nullptr, /*allow_exceptions=*/false);
-      if (!parsed.is_discarded()) messages = std::move(parsed);
+    try {
+      messages = lockstep::ParseOrderedJson(source.substr(0, line), "the first line", 100);
+    } catch (const InputError&) {  // the default ones
     }
     source.remove_prefix(line + 1);
   }
@@ -49,7 +47,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                               .memory_bytes = 1 << 22,
                               .steps = 100'000,
                               .depth = lockstep::data::chat::Limits().depth});
-    const Json variables = {{"tools", messages}, {"bos_token", "<s>"}, {"n", 3}};
+    const OrderedJson variables = {{"tools", messages}, {"bos_token", "<s>"}, {"n", 3}};
     const auto chat = chat_template.Render(messages, variables, true);
     LS_INVARIANT(chat.text.size() <= 1 << 16);
     LS_INVARIANT(lockstep::data::ValidUtf8Prefix(chat.text) == chat.text.size());

@@ -3,10 +3,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "core/error.h"
+#include "core/io/json.h"
 #include "data/tokenizer/byte_tokenizer.h"
 #include "models/serve/call.h"
 
@@ -55,7 +55,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       Check(parse(body, Model()));
     } catch (const RequestError& error) {
       LS_INVARIANT(error.status() == 400);
-      const auto json = nlohmann::json::parse(error.Json());
+      const auto json = lockstep::Json::parse(error.ToJson());
       LS_INVARIANT(!json["error"]["message"].get<std::string>().empty());
     }
   }

@@ -1,9 +1,9 @@
 #include "tests/kernels/torch_functions.h"
 
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <span>
 
+#include "core/io/json.h"
 #include "lockstep/lockstep.h"
 
 namespace lockstep::test {
@@ -11,7 +11,7 @@ namespace lockstep::test {
 bool TorchCall::Has(const char* key) const { return args.contains(key); }
 
 double TorchCall::Number(const char* key) const {
-  const nlohmann::json& value = args.at(key);
+  const Json& value = args.at(key);
   return value.is_string() ? std::stod(value.get<std::string>()) : value.get<double>();
 }
 

@@ -3,10 +3,10 @@
 
 #include <functional>
 #include <map>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
+#include "core/io/json.h"
 #include "core/shape.h"
 #include "core/tensor.h"
 
@@ -16,7 +16,7 @@ namespace lockstep::test {
 // of the call's function in Lockstep.
 struct TorchCall {
   std::vector<Tensor> x;
-  const nlohmann::json& args;
+  const Json& args;
   DType dtype;  // of the floating inputs, and of new floating tensors
 
   bool Has(const char* key) const;

@@ -9,7 +9,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <span>
 #include <string>
@@ -65,8 +64,8 @@ std::string Mismatch(const Tensor& got, const Tensor& want, DType dtype, const s
   return "";
 }
 
-Tensor WithViews(Tensor x, const nlohmann::json& views) {
-  for (const nlohmann::json& view : views) {
+Tensor WithViews(Tensor x, const Json& views) {
+  for (const Json& view : views) {
     const auto kind = view.at(0).get<std::string>();
     std::vector<int64_t> n;
     for (size_t i = 1; i < view.size(); ++i) n.push_back(view[i].get<int64_t>());
@@ -110,9 +109,9 @@ class TorchFunctionsTest : public testing::Test {
   }
 
   Outcome Run(size_t number, DType dtype) const {
-    const nlohmann::json& one = cases_.at(number);
+    const Json& one = cases_.at(number);
     std::vector<Tensor> bases, inputs;
-    for (const nlohmann::json& input : one.at("inputs")) {
+    for (const Json& input : one.at("inputs")) {
       Tensor base = Stored(number, "in", bases.size());
       if (IsFloating(base.dtype())) base = base.To(dtype);
       if (input.at("grad").get<bool>()) base.SetRequiresGrad();
@@ -162,22 +161,22 @@ class TorchFunctionsTest : public testing::Test {
 
   // Which call a case is, for messages.
   std::string Describe(size_t number) const {
-    const nlohmann::json& one = cases_.at(number);
+    const Json& one = cases_.at(number);
     std::string inputs;
     for (size_t i = 0; i < one.at("inputs").size(); ++i) {
       const Tensor base = Stored(number, "in", i);
       inputs += StrCat("\n  ", base.numel() <= 40 ? ToString(base) : base.Describe(), " ",
-                       DumpJson(one.at("inputs")[i].at("views")));
+                       (one.at("inputs")[i].at("views")).dump());
     }
     return StrCat("case ", number, ": ", one.at("function").get<std::string>(), " ",
-                  DumpJson(one.at("args")), inputs);
+                  one.at("args").dump(), inputs);
   }
 
   bool IsDifference(size_t number) const { return cases_.at(number).contains("difference"); }
   bool Flag(size_t number, const char* key) const { return cases_.at(number).value(key, false); }
 
   const SafetensorsFile file_ = SafetensorsFile::Open(Path());
-  const nlohmann::json cases_ = ParseJson(file_.metadata().at("table"), Path()).at("cases");
+  const Json cases_ = ParseJson(file_.metadata().at("table"), Path()).at("cases");
 };
 
 TEST_F(TorchFunctionsTest, EveryCaseIsAsInTorch) {

@@ -2,10 +2,9 @@
 // gradient norms, running statistics and logits. tests/peers/make_cnn_parity.py made the goldens.
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "core/autograd/engine.h"
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "core/io/safetensors.h"
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
 #include "nn/activation.h"
@@ -68,7 +67,7 @@ void ExpectClose(const Tensor& got, const Tensor& want, double tolerance, const 
 }
 
 TEST(CnnParity, TrainsAsPyTorchDoes) {
-  const auto golden = nlohmann::json::parse(ReadFile(kFolder + "/steps.json"));
+  const auto golden = Json::parse(ReadFile(kFolder + "/steps.json"));
   const auto setting = [&](const char* key) { return golden.at("settings").at(key).get<double>(); };
   const SafetensorsFile data = SafetensorsFile::Open(kFolder + "/data.safetensors");
   const Tensor x = data.Get("x").ToTensor(), y = data.Get("y").ToTensor();

@@ -50,8 +50,8 @@ class ContinuedRun : public OptionRuns {
     all.insert(all.end(), command.begin(), command.end());
     return all;
   }
-  static nlohmann::json State(const std::string& out) {
-    return nlohmann::json::parse(ReadFile(out + "/latest/trainer_state.json"));
+  static Json State(const std::string& out) {
+    return Json::parse(ReadFile(out + "/latest/trainer_state.json"));
   }
 
   std::string out_;

@@ -10,23 +10,23 @@ namespace lockstep {
 
 std::string TrainingRun::Numbers() const {
   std::string numbers;
-  for (const nlohmann::json& line : Lines("metrics.jsonl"))
+  for (const Json& line : Lines("metrics.jsonl"))
     for (const char* field : {"loss", "grad_norm", "val_loss"})
       if (line.contains(field)) numbers += line[field].dump() + " ";
   return numbers;
 }
 
-std::vector<nlohmann::json> TrainingRun::Lines(const std::string& file) const {
-  std::vector<nlohmann::json> lines;
+std::vector<Json> TrainingRun::Lines(const std::string& file) const {
+  std::vector<Json> lines;
   if (!PathExists(folder + "/" + file)) return lines;
   std::istringstream in(ReadFile(folder + "/" + file));
-  for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
+  for (std::string line; std::getline(in, line);) lines.push_back(Json::parse(line));
   return lines;
 }
 
 size_t TrainingRun::Validations() const {
   size_t n = 0;
-  for (const nlohmann::json& line : Lines("metrics.jsonl")) n += line.contains("val_loss");
+  for (const Json& line : Lines("metrics.jsonl")) n += line.contains("val_loss");
   return n;
 }
 

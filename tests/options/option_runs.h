@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "core/io/json.h"
 #include "tests/subprocess.h"
 
 namespace lockstep {
@@ -20,7 +20,7 @@ struct TrainingRun {
 
   // The numbers that training gave, except times and learning rates: equal for equal runs.
   std::string Numbers() const;
-  std::vector<nlohmann::json> Lines(const std::string& file) const;
+  std::vector<Json> Lines(const std::string& file) const;
   size_t Validations() const;
   std::vector<int> Checkpoints() const;
 };

@@ -11,11 +11,11 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
 
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "data/token_file.h"
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokenizer/training/bpe_trainer.h"
@@ -56,13 +56,13 @@ class OwnConfiguration : public testing::Test {
     data::WriteTokenFile(Path("a.bin"), data::TokenFormat::kLlmcGpt2, tokens);
     data::WriteTokenFile(Path("b.bin"), data::TokenFormat::kLlmcGpt2, tokens);
     for (int i = 0; i < 60; ++i) {
-      nlohmann::json messages = nlohmann::json::array();
+      Json messages = Json::array();
       messages.push_back({{"role", "user"}, {"content", std::to_string(i)}});
       messages.push_back({{"role", "assistant"}, {"content", std::string(1 + i % 7, 'a')}});
-      rows += nlohmann::json{{"messages", messages}}.dump() + "\n";
-      pairs += nlohmann::json{{"prompt", std::to_string(i)},
-                              {"chosen", std::string(1 + i % 5, 'a')},
-                              {"rejected", std::string(1 + i % 3, 'B')}}
+      rows += Json{{"messages", messages}}.dump() + "\n";
+      pairs += Json{{"prompt", std::to_string(i)},
+                    {"chosen", std::string(1 + i % 5, 'a')},
+                    {"rejected", std::string(1 + i % 3, 'B')}}
                    .dump() +
                "\n";
     }
@@ -234,7 +234,7 @@ class OwnConfiguration : public testing::Test {
     double best = INFINITY;
     std::istringstream lines(ReadFile(out + "/metrics.jsonl"));
     for (std::string line; std::getline(lines, line);) {
-      const auto m = nlohmann::json::parse(line);
+      const auto m = Json::parse(line);
       if (m["step"] > 0 && m.contains("val_loss")) best = std::min<double>(best, m["val_loss"]);
     }
     const Result result =

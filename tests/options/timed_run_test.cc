@@ -88,7 +88,7 @@ TEST_F(TimedRun, EndsInTime) {
   // checkpoint.keep does not take it away, and it says what follows.
   const std::string kept = Folder(out_, begins);
   ASSERT_TRUE(PathExists(kept + "/DONE"));
-  const auto state = nlohmann::json::parse(ReadFile(kept + "/trainer_state.json"));
+  const auto state = Json::parse(ReadFile(kept + "/trainer_state.json"));
   EXPECT_THAT(state["config"].get<std::string>(),
               AllOf(HasSubstr("\nsteps = " + std::to_string(steps) + "\n"),
                     HasSubstr("\ndecay_start = " + std::to_string(begins) + "\n")));

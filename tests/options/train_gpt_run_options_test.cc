@@ -177,7 +177,7 @@ TEST_F(TrainGptRunOptions, LossScale) {
   const TrainingRun& run =
       Train({"--train.precision=fp16", "--train.loss_scale=1024", "--train.loss_scale_every=2"});
   std::vector<double> scales;
-  for (const nlohmann::json& line : run.Lines("metrics.jsonl")) {
+  for (const Json& line : run.Lines("metrics.jsonl")) {
     if (line["step"] > 0) scales.push_back(line["loss_scale"]);
   }
   EXPECT_EQ(scales, (std::vector<double>{1024, 2048, 2048, 4096, 4096, 8192}));

@@ -7,10 +7,10 @@
 #include <chrono>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "dist/flight/flight_recorder.h"
 #include "dist/groups/agreement.h"
 #include "dist/shard/flat_exchange.h"
@@ -146,7 +146,7 @@ class Timeline {
     const TrainingScope scope(state);
     const auto [ids, targets] = TwoWindows();
     Backward(model.Loss(ids, targets), Tensor::Full({}, 0.5, DType::kF32));
-    const auto json = nlohmann::json::parse(trace_.ToJson());
+    const auto json = Json::parse(trace_.ToJson());
     for (const auto& e : json["traceEvents"]) {
       if (e["ph"] != "X") continue;
       const double from = e["ts"];

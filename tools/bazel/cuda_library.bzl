@@ -29,20 +29,22 @@ _IS_CUDA = str(Label("//tools/bazel:is_cuda"))
 _CUDASIM = str(Label("//tools/cudasim"))
 _CUDASIM_LOADER = str(Label("//tools/cudasim/loader"))
 
-# OBJECT REPORT NVCC ARGUMENT...: compiles, and stores what ptxas reports about each kernel, except
-# compile times, beside the object; shows all other output. It uses a temporary folder of its own,
-# because nvcc names files by its process ID, which is the same in every sandbox.
+# OBJECT REPORT UNUSED HEADERS NVCC ARGUMENT...: compiles, and stores what ptxas reports about each kernel, except
+# compile times, beside the object, and which of the headers, of which there is a list, were not read; shows all other
+# output. It uses a temporary folder of its own, because nvcc names files by its process ID, which is the same in every
+# sandbox.
 _COMPILE = """
-object=$1 report=$2
-shift 2
+object=$1 report=$2 unused=$3 headers=$4
+shift 4
 export TMPDIR=$object.tmp
 mkdir -p "$TMPDIR"
 trap 'rm -rf "$TMPDIR"' EXIT
 said=$TMPDIR/said of_kernels='^ptxas info|^ +[0-9]+ bytes stack frame' code=0
-"$@" -Xptxas=-v -o "$object" >"$said" 2>&1 || code=$?
+"$@" -Xptxas=-v -MD -MF "$TMPDIR/read" -o "$object" >"$said" 2>&1 || code=$?
 grep -E "$of_kernels" "$said" | grep -v 'Compile time' >"$report" || true
 grep -vE "$of_kernels" "$said" >&2 || true
-exit $code
+((code == 0)) || exit $code
+tr -s ' \\\\' '\\n' <"$TMPDIR/read" | sed 's#^\\./##' | sort -u | comm -13 - <(sort -u "$headers") >"$unused"
 """
 
 def _host_flags(ctx):
@@ -75,7 +77,10 @@ def _nvcc_library_impl(ctx):
     common.add_all((["."] if "." not in quote_includes else []) + quote_includes, before_each = "-I")
     common.add_all(context.includes, before_each = "-I")
     common.add_all(_not_simulated(context.system_includes), before_each = "-isystem")
-    inputs = depset(ctx.files.hdrs + [toolkit.version] + _not_simulated(context.headers))
+    headers = ctx.files.hdrs + _not_simulated(context.headers)
+    list_of_headers = ctx.actions.declare_file("_nvcc/%s/headers" % ctx.label.name)
+    ctx.actions.write(list_of_headers, "".join([header.path + "\n" for header in headers]))
+    inputs = depset(headers + [toolkit.version, list_of_headers])
 
     objects = []
     reports = []
@@ -85,11 +90,28 @@ def _nvcc_library_impl(ctx):
             stem = stem[len(source.owner.package) + 1:]
         output = ctx.actions.declare_file("_nvcc/%s/%s.pic.o" % (ctx.label.name, stem.replace("/", "_")))
         report = ctx.actions.declare_file(output.basename.replace(".pic.o", ".resources"), sibling = output)
-        ctx.actions.run_shell(
-            command = _COMPILE,
-            arguments = [output.path, report.path, toolkit.nvcc, common, "-x", "cu", "-c", source.path],
+        unused = ctx.actions.declare_file(output.basename.replace(".pic.o", ".unused"), sibling = output)
+        ctx.actions.run(
+            executable = "/bin/bash",
+            arguments = [
+                "-c",
+                _COMPILE,
+                "compile",
+                output.path,
+                report.path,
+                unused.path,
+                list_of_headers.path,
+                toolkit.nvcc,
+                common,
+                "-x",
+                "cu",
+                "-c",
+                source.path,
+            ],
             inputs = depset([source], transitive = [inputs]),
-            outputs = [output, report],
+            outputs = [output, report, unused],
+            # An edit of another header does not compile it again.
+            unused_inputs_list = unused,
             mnemonic = "NvccCompile",
             progress_message = "Compiling %s with nvcc" % source.short_path,
             use_default_shell_env = True,

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <queue>
 #include <set>
 #include <tuple>
@@ -19,8 +18,6 @@
 
 namespace lockstep::data {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // A token arises by one merge only, because equal strings that no token border or merge has yet
 // crossed are always divided alike: the merge that completes one completes all. So a pair occurs
@@ -235,31 +232,32 @@ TrainedBpe TrainBpe(const WordCounts& words, const BpeTrainerOptions& options) {
   return Trainer(words, options).Run();
 }
 
-Json NamedPreTokenizer(std::string_view name) {
+OrderedJson NamedPreTokenizer(std::string_view name) {
   if (name == "gpt2") return Gpt2PreTokenizer();
-  Json bytes = Gpt2PreTokenizer();
+  OrderedJson bytes = Gpt2PreTokenizer();
   bytes["use_regex"] = false;
-  const Json split = {{"type", "Split"},
-                      {"pattern", {{"Regex", NamedSplitPattern(name)}}},
-                      {"behavior", "Isolated"},
-                      {"invert", false}};
-  return {{"type", "Sequence"}, {"pretokenizers", Json::array({split, bytes})}};
+  const OrderedJson split = {{"type", "Split"},
+                             {"pattern", {{"Regex", NamedSplitPattern(name)}}},
+                             {"behavior", "Isolated"},
+                             {"invert", false}};
+  return {{"type", "Sequence"}, {"pretokenizers", OrderedJson::array({split, bytes})}};
 }
 
-Json Gpt2PreTokenizer() { return ByteLevelJson<Json>(/*add_prefix_space=*/false); }
+OrderedJson Gpt2PreTokenizer() { return ByteLevelJson<OrderedJson>(/*add_prefix_space=*/false); }
 
-std::string ToHuggingFaceJson(const TrainedBpe& bpe, const Json& pre_tokenizer,
-                              const Json& normalizer) {
-  Json added = Json::array(), vocab = Json::object(), merges = Json::array();
+std::string ToHuggingFaceJson(const TrainedBpe& bpe, const OrderedJson& pre_tokenizer,
+                              const OrderedJson& normalizer) {
+  OrderedJson added = OrderedJson::array(), vocab = OrderedJson::object(),
+              merges = OrderedJson::array();
   std::vector<std::string> printable;
   for (size_t id = 0; id < bpe.tokens.size(); ++id) {
     const bool special = static_cast<int64_t>(id) < bpe.num_special;
     printable.push_back(special ? bpe.tokens[id] : BytesToPrintable(bpe.tokens[id]));
     if (!special) continue;
-    added.push_back(SpecialTokenJson<Json>(id, bpe.tokens[id]));
+    added.push_back(SpecialTokenJson<OrderedJson>(id, bpe.tokens[id]));
   }
-  // ordered_json looks for a key in linear time, so the vocabulary is appended, not inserted.
-  auto& entries = vocab.get_ref<Json::object_t&>();
+  // The search for a key is linear, so the vocabulary is appended, not inserted.
+  OrderedJson::Object& entries = vocab.items();
   entries.reserve(printable.size());
   for (size_t id = 0; id < printable.size(); ++id) {
     entries.emplace_back(printable[id], id);
@@ -267,10 +265,10 @@ std::string ToHuggingFaceJson(const TrainedBpe& bpe, const Json& pre_tokenizer,
   for (const BpeMerge& merge : bpe.merges) {
     merges.push_back({printable[merge.left], printable[merge.right]});
   }
-  const Json json =
-      ByteLevelBpeJson<Json>(std::move(vocab), std::move(merges), std::move(added), normalizer,
-                             pre_tokenizer, ByteLevelJson<Json>(/*add_prefix_space=*/true));
-  return DumpJson(json, 2) + "\n";
+  const OrderedJson json = ByteLevelBpeJson<OrderedJson>(
+      std::move(vocab), std::move(merges), std::move(added), normalizer, pre_tokenizer,
+      ByteLevelJson<OrderedJson>(/*add_prefix_space=*/true));
+  return json.dump(2) + "\n";
 }
 
 }  // namespace lockstep::data

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/io/json.h"
 #include "data/tokenizer/bpe.h"
 #include "data/tokenizer/training/word_counts.h"
 
@@ -40,13 +40,13 @@ TrainedBpe TrainBpe(const WordCounts& words, const BpeTrainerOptions& options);
 
 // The vocabulary as Hugging Face's tokenizer.json, which `tokenizers`, `transformers` and
 // LoadTokenizer read. The two fields are those by which MakeWordSplitter made the words.
-std::string ToHuggingFaceJson(const TrainedBpe& bpe, const nlohmann::ordered_json& pre_tokenizer,
-                              const nlohmann::ordered_json& normalizer);
+std::string ToHuggingFaceJson(const TrainedBpe& bpe, const OrderedJson& pre_tokenizer,
+                              const OrderedJson& normalizer);
 
 // A pre-tokenizer with the pattern of that name (NamedSplitPattern).
-nlohmann::ordered_json NamedPreTokenizer(std::string_view name);
+OrderedJson NamedPreTokenizer(std::string_view name);
 
 // The pre-tokenizer of GPT-2.
-nlohmann::ordered_json Gpt2PreTokenizer();
+OrderedJson Gpt2PreTokenizer();
 
 }  // namespace lockstep::data

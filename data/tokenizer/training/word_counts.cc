@@ -3,9 +3,9 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/io/json.h"
 #include "core/thread_pool.h"
 #include "data/tokenizer/json_object.h"
 #include "data/tokenizer/normalizer.h"
@@ -29,9 +29,8 @@ void MoveCounts(WordCounts* from, WordCounts* to) {
 
 }  // namespace
 
-WordSplitter MakeWordSplitter(const nlohmann::ordered_json& pre_tokenizer,
-                              const nlohmann::ordered_json& normalizer) {
-  const nlohmann::json cut = pre_tokenizer, normal = normalizer;
+WordSplitter MakeWordSplitter(const OrderedJson& pre_tokenizer, const OrderedJson& normalizer) {
+  const Json cut = pre_tokenizer, normal = normalizer;
   const auto cutter = std::make_shared<PreTokenizer>(JsonObject(cut, "pre_tokenizer"));
   const auto normalize = normal.is_null()
                              ? std::make_shared<Normalizer>()

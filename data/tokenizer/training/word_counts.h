@@ -3,10 +3,11 @@
 
 #include <cstdint>
 #include <functional>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+
+#include "core/io/json.h"
 
 namespace lockstep::data {
 
@@ -27,8 +28,7 @@ using WordSplitter =
 // The words of a byte-level tokenizer.json with these two fields (null for no normalizer).
 // Malformed bytes are words of their own, as BpeTokenizer encodes them. Throws InputError for
 // fields that Lockstep does not know, and for a pre-tokenizer without ByteLevel.
-WordSplitter MakeWordSplitter(const nlohmann::ordered_json& pre_tokenizer,
-                              const nlohmann::ordered_json& normalizer);
+WordSplitter MakeWordSplitter(const OrderedJson& pre_tokenizer, const OrderedJson& normalizer);
 
 // Moves the next text into `text`, or returns false after the last one.
 using TextSource = std::function<bool(std::string* text)>;

@@ -1,7 +1,6 @@
 // config.json of a GGUF file.
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "core/io/json.h"
@@ -11,8 +10,6 @@
 
 namespace lockstep::models {
 namespace {
-
-using Json = nlohmann::json;
 
 // What Llama 3.1's and 3.2's config.json have.
 constexpr double kLowFrequency = 1, kHighFrequency = 4;
@@ -266,6 +263,6 @@ class ConfigReader {
 
 }  // namespace
 
-std::string HfConfigOf(const GgufFile& file) { return DumpJson(ConfigReader(file).Read(), 2); }
+std::string HfConfigOf(const GgufFile& file) { return (ConfigReader(file).Read()).dump(2); }
 
 }  // namespace lockstep::models

@@ -3,7 +3,6 @@
 #include <bit>
 #include <charconv>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "core/io/file.h"
@@ -15,13 +14,11 @@ namespace lockstep::models {
 struct GgufFile::Content {
   std::optional<MappedFile> mapping;
   std::string source;
-  nlohmann::json metadata = nlohmann::json::object();
+  Json metadata = Json::object();
   std::map<std::string, GgufEntry, std::less<>> tensors;
 };
 
 namespace {
-
-using Json = nlohmann::json;
 
 static_assert(std::endian::native == std::endian::little, "GGUF is little-endian");
 
@@ -53,7 +50,7 @@ class GgufFile::Reader {
       const std::string key = Text(StrCat("key ", i));
       const std::string what = Quoted(key);
       Json value = Value(Take<uint32_t>(what), what);
-      if (!to_.metadata.emplace(key, std::move(value)).second) Fail(what, " appears twice");
+      if (!to_.metadata.emplace(key, std::move(value))) Fail(what, " appears twice");
     }
     const Fields f{to_.metadata, to_.source};
     if (f.Integer("split.count", 1) > 1) {

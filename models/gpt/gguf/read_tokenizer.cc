@@ -1,7 +1,6 @@
 // tokenizer.json and tokenizer_config.json of a GGUF file.
 #include <algorithm>
 #include <cctype>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_map>
 
@@ -13,8 +12,6 @@
 
 namespace lockstep::models {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr char kHint[] =
     ": name a folder that has the model's tokenizer with --data.tokenizer=FOLDER (sample_gpt, "
@@ -50,11 +47,11 @@ class TokenizerReader {
     }
     const GgufWords* words = model == "gpt2" ? &Words() : nullptr;
     const Json json = words != nullptr ? ByteLevel(*words) : SentencePiece();
-    return data::Tokenizer::FromJson(DumpJson(json), origin_, DumpJson(Config()));
+    return data::Tokenizer::FromJson(json.dump(), origin_, Config().dump());
   }
 
  private:
-  const Json& List(const char* key, bool (Json::*has)() const noexcept) const {
+  const Json& List(const char* key, bool (Json::*has)() const) const {
     const Json& list = f_.Array(key);
     if (!std::all_of(list.begin(), list.end(), [&](const Json& one) { return (one.*has)(); })) {
       f_.Fail(key, "has an element of another type than its tokens need");
@@ -63,7 +60,7 @@ class TokenizerReader {
   }
 
   // With an element for each token, or none.
-  const Json& PerToken(const char* key, bool (Json::*has)() const noexcept) const {
+  const Json& PerToken(const char* key, bool (Json::*has)() const) const {
     const Json& list = List(key, has);
     if (list.empty() || list.size() == tokens_.size()) return list;
     f_.Fail(key, StrCat("has ", list.size(), " elements for ", tokens_.size(), " tokens"));
@@ -132,9 +129,9 @@ class TokenizerReader {
         f_.Fail("tokenizer.ggml.tokens",
                 StrCat("has ", Quoted(tokens_[i]), ", which is not UTF-8"));
       }
-      if (const auto [it, is_new] = vocabulary.emplace(tokens_[i], i); !is_new) {
-        f_.Fail("tokenizer.ggml.tokens",
-                StrCat("has ", Quoted(tokens_[i]), " twice, as ", DumpJson(*it), " and ", i));
+      if (!vocabulary.emplace(tokens_[i], i)) {
+        f_.Fail("tokenizer.ggml.tokens", StrCat("has ", Quoted(tokens_[i]), " twice, as ",
+                                                vocabulary[tokens_[i]], " and ", i));
       }
     }
     return vocabulary;

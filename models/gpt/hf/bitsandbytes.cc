@@ -50,9 +50,9 @@ void CheckCode(const SafetensorsEntry& entry) {
 }
 
 void CheckShape(const Fields& f, const Shape& shape) {
-  const nlohmann::json& sizes = f.Array("shape");
+  const Json& sizes = f.Array("shape");
   if (sizes.size() == 2 && sizes[0] == shape[0] && sizes[1] == shape[1]) return;
-  f.Fail("shape", StrCat("is ", DumpJson(sizes), ", but this model needs ", shape,
+  f.Fail("shape", StrCat("is ", sizes.dump(), ", but this model needs ", shape,
                          ": the model options differ from those of the file"));
 }
 
@@ -93,7 +93,7 @@ std::optional<Nf4Matrix> ReadBitsAndBytes(const FindEntry& find, const std::stri
   }
   const std::string source = StrCat(*state->source, ": '", state->name, "'");
   const std::string text(reinterpret_cast<const char*>(state->bytes.data()), state->bytes.size());
-  const nlohmann::json j = ParseJson(text, source);
+  const Json j = ParseJson(text, source);
   if (!j.is_object()) Fail(*state, "is not a JSON object");
   const Fields f{j, source};
   f.Expect("quant_type", "nf4");
@@ -117,7 +117,7 @@ std::optional<Nf4Matrix> ReadBitsAndBytes(const FindEntry& find, const std::stri
 std::string BaseIn(const std::string& folder) {
   if (GgufFile::Is(folder)) return "model";
   const std::string file = JoinPath(folder, "config.json");
-  const nlohmann::json j = ParseJson(ReadFile(file), file);
+  const Json j = ParseJson(ReadFile(file), file);
   const Fields f{j, file};
   if (!f.Has("quantization_config")) return "model";
   CheckQuantizationConfig(f);

@@ -45,7 +45,7 @@ GptConfig Canonical(const GptConfig& config) {
 }
 
 bool Has(const HfFamily& family, const GptConfig& canonical) {
-  const nlohmann::json j = family.write(canonical);
+  const Json j = family.write(canonical);
   if (j.is_null()) return false;
   try {
     return Canonical(family.read({j, "config.json"})) == canonical;
@@ -91,11 +91,11 @@ std::string ToHfConfig(const GptConfig& config, DType dtype) {
   j["torch_dtype"] = dtype == DType::kBF16  ? "bfloat16"
                      : dtype == DType::kF16 ? "float16"
                                             : "float32";
-  return DumpJson(j, 2) + "\n";
+  return j.dump(2) + "\n";
 }
 
 GptConfig FromHfConfig(const std::string& text, const std::string& source) {
-  const nlohmann::json j = ParseJson(text, source);
+  const Json j = ParseJson(text, source);
   if (!j.is_object()) throw InputError(StrCat(source, ": not a JSON object"));
   try {
     const GptConfig c = FromFields({j, source});

@@ -2,16 +2,14 @@
 // HfFamily, a declaration below, and a line in families.cc.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "core/io/json.h"
 #include "models/gpt/gpt_config.h"
 #include "models/gpt/hf/fields.h"
 
 namespace lockstep::models {
-
-using OrderedJson = nlohmann::ordered_json;
 
 // How a family stores the parameters of a Gpt.
 enum class HfLayout {

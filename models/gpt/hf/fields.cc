@@ -5,8 +5,6 @@
 
 namespace lockstep::models {
 
-using Json = nlohmann::json;
-
 void Fields::Fail(const char* key, const std::string& what) const {
   throw InputError(StrCat(source, ": \"", key, "\" ", what));
 }
@@ -16,7 +14,7 @@ int64_t Fields::Integer(const char* key) const {
   try {
     return IntegerOf(j[key]);
   } catch (const InputError&) {
-    Fail(key, StrCat("must be an integer of 64 bits, got ", DumpJson(j[key])));
+    Fail(key, StrCat("must be an integer of 64 bits, got ", j[key].dump()));
   }
 }
 
@@ -52,7 +50,7 @@ std::string Fields::Text(const char* key, const std::string& otherwise) const {
 
 void Fields::Expect(const char* key, const Json& want) const {
   if (Has(key) && j[key] != want) {
-    Fail(key, StrCat("is ", DumpJson(j[key]), "; only ", DumpJson(want), " is supported"));
+    Fail(key, StrCat("is ", j[key].dump(), "; only ", want.dump(), " is supported"));
   }
 }
 

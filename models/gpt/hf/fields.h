@@ -2,15 +2,16 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
+
+#include "core/io/json.h"
 
 namespace lockstep::models {
 
 // Values are read by key; a null counts as absent unless it says otherwise. InputErrors name source
 // and key.
 struct Fields {
-  const nlohmann::json& j;
+  const Json& j;
   std::string source;
 
   bool Has(const char* key) const { return j.contains(key) && !j[key].is_null(); }
@@ -24,11 +25,11 @@ struct Fields {
   bool Bool(const char* key, bool otherwise) const;
   std::string Text(const char* key, const std::string& otherwise) const;
   // For what these models do not implement, which must not be ignored silently.
-  void Expect(const char* key, const nlohmann::json& want) const;
+  void Expect(const char* key, const Json& want) const;
   // An empty object if absent.
   Fields Object(const char* key) const;
   // An empty array if absent.
-  const nlohmann::json& Array(const char* key) const;
+  const Json& Array(const char* key) const;
 };
 
 }  // namespace lockstep::models

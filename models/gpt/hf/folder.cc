@@ -1,5 +1,4 @@
 #include <iomanip>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "core/io/file.h"
@@ -44,7 +43,7 @@ void WriteHfFolder(const std::string& folder, const std::string& config,
   std::vector<size_t> cuts = Cuts(tensors, max_bytes);
   const size_t files = cuts.size();
   cuts.push_back(tensors.size());
-  nlohmann::json weight_map = nlohmann::json::object();
+  Json weight_map = Json::object();
   int64_t total = 0;
   for (size_t f = 0; f < files; ++f) {
     const auto items = tensors.subspan(cuts[f], cuts[f + 1] - cuts[f]);
@@ -58,10 +57,9 @@ void WriteHfFolder(const std::string& folder, const std::string& config,
     }
   }
   if (files > 1) {
-    const nlohmann::json index = {{"metadata", {{"total_size", total}}},
-                                  {"weight_map", std::move(weight_map)}};
-    WriteFileAtomically(JoinPath(folder, "model.safetensors.index.json"),
-                        DumpJson(index, 2) + "\n");
+    const Json index = {{"metadata", {{"total_size", total}}},
+                        {"weight_map", std::move(weight_map)}};
+    WriteFileAtomically(JoinPath(folder, "model.safetensors.index.json"), index.dump(2) + "\n");
   }
   WriteFileAtomically(JoinPath(folder, "config.json"), config);
 }

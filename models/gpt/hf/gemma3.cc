@@ -10,7 +10,7 @@ constexpr double kLocalTheta = 1e4;
 // says of layers without a window is put into theirs.
 void ReadRopes(const Fields& f, GptConfig* c) {
   const Fields both = f.Object("rope_parameters"), sliding = both.Object("sliding_attention");
-  nlohmann::json full = both.Object("full_attention").j;
+  Json full = both.Object("full_attention").j;
   const Fields scaling = f.Object("rope_scaling");
   if (scaling.Has("type") && !scaling.Has("rope_type") && !full.contains("rope_type")) {
     scaling.Fail("type", "is not read by all versions of transformers: call it \"rope_type\"");

@@ -1,7 +1,6 @@
 #include "models/gpt/hf/generation_config.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/io/json.h"
@@ -10,15 +9,15 @@ namespace lockstep::models {
 
 std::string GenerationConfig(const data::Tokenizer* tokenizer, std::span<const int32_t> ends,
                              const std::string& given, const std::string& origin) {
-  nlohmann::json j = nlohmann::json::object();
+  Json j = Json::object();
   if (!given.empty()) j = ParseJson(given, origin);
   if (!j.is_object()) throw InputError(StrCat(origin, ": not a JSON object"));
-  nlohmann::json eos = j.value("eos_token_id", nlohmann::json());
-  if (eos.is_number()) eos = nlohmann::json::array({eos});
-  if (!eos.is_array()) eos = nlohmann::json::array();
+  Json eos = j.value("eos_token_id", Json());
+  if (eos.is_number()) eos = Json::array({eos});
+  if (!eos.is_array()) eos = Json::array();
   const size_t before = eos.size();
   const auto add = [&](std::optional<int32_t> id) {
-    if (id && std::ranges::find(eos, nlohmann::json(*id)) == eos.end()) eos.push_back(*id);
+    if (id && std::ranges::find(eos, Json(*id)) == eos.end()) eos.push_back(*id);
   };
   if (before == 0 && tokenizer != nullptr) {
     add(tokenizer->special_ids().eos);
@@ -33,7 +32,7 @@ std::string GenerationConfig(const data::Tokenizer* tokenizer, std::span<const i
     if (special.pad) j["pad_token_id"] = *special.pad;
     j["do_sample"] = true;
   }
-  return DumpJson(j, 2) + "\n";
+  return j.dump(2) + "\n";
 }
 
 }  // namespace lockstep::models

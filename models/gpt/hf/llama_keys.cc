@@ -4,8 +4,6 @@
 
 namespace lockstep::models {
 
-using Json = nlohmann::json;
-
 OrderedJson WriteRopeScaling(const RotaryOptions& rope) {
   if (rope.scaling == RotaryScaling::kNone) return nullptr;
   OrderedJson j;
@@ -124,7 +122,7 @@ void ReadWindows(const Fields& f, int64_t window, int64_t pattern, GptConfig* c)
     const Json& type = types[static_cast<size_t>(i)];
     if (type != "full_attention" && type != "sliding_attention") {
       f.Fail("layer_types",
-             StrCat("has ", DumpJson(type),
+             StrCat("has ", type.dump(),
                     "; only \"full_attention\" and \"sliding_attention\" are supported"));
     }
     if (type == "full_attention" && full++ == 0) first_full = i;
@@ -136,7 +134,7 @@ void ReadWindows(const Fields& f, int64_t window, int64_t pattern, GptConfig* c)
   c->window_pattern = full == 0 || c->window == 0 ? 0 : first_full + 1;
   for (int64_t i = 0; i < c->n_layer; ++i) {
     if (HasWindow(*c, i) != (types[static_cast<size_t>(i)] == "sliding_attention")) {
-      f.Fail("layer_types", StrCat("is ", DumpJson(types),
+      f.Fail("layer_types", StrCat("is ", types.dump(),
                                    "; supported is only \"full_attention\" in every n-th layer, "
                                    "counted from the first"));
     }

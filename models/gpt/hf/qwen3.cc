@@ -5,8 +5,6 @@
 namespace lockstep::models {
 namespace {
 
-using Json = nlohmann::json;
-
 GptConfig ReadQwen3(const Fields& f, const LlamaDefaults& defaults) {
   f.Expect("attention_bias", false);  // the MLPs have none
   GptConfig c = ReadLlamaKeys(f, defaults);
@@ -33,8 +31,8 @@ int64_t DenseLayers(const Fields& f) {
   Json first = Json::array();
   while (first.size() < layers.size()) first.push_back(first.size());
   if (layers != first) {
-    f.Fail("mlp_only_layers", StrCat("is ", DumpJson(layers), "; only the first layers, as in ",
-                                     DumpJson(first), ", are supported"));
+    f.Fail("mlp_only_layers", StrCat("is ", layers.dump(), "; only the first layers, as in ",
+                                     first.dump(), ", are supported"));
   }
   return static_cast<int64_t>(layers.size());
 }

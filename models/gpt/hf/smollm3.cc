@@ -6,8 +6,6 @@
 namespace lockstep::models {
 namespace {
 
-using Json = nlohmann::json;
-
 // "no_rope_layers" has a 0 for each layer without. Supported is only a 0 for every n-th layer.
 int64_t ReadSkip(const Fields& f, const GptConfig& c) {
   const Json& layers = f.Array("no_rope_layers");
@@ -19,7 +17,7 @@ int64_t ReadSkip(const Fields& f, const GptConfig& c) {
   }
   for (int64_t i = 0; i < c.n_layer; ++i) {
     if (layers[static_cast<size_t>(i)] != (HasRope(read, i) ? 1 : 0)) {
-      f.Fail("no_rope_layers", StrCat("is ", DumpJson(layers),
+      f.Fail("no_rope_layers", StrCat("is ", layers.dump(),
                                       "; only a 0 for every n-th layer, counted from the first, "
                                       "and 1 for the others is supported"));
     }

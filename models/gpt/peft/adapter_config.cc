@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "core/error.h"
@@ -12,8 +11,6 @@
 
 namespace lockstep::models {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr std::string_view kAllLinear = "all-linear";
 
@@ -70,7 +67,7 @@ ByPattern<T> Patterns(const Fields& f, const std::string& text, const char* key)
   ByPattern<T> out;
   const Fields object = f.Object(key);
   if (object.j.empty()) return out;
-  const auto ordered = nlohmann::ordered_json::parse(text);
+  const auto ordered = OrderedJson::parse(text);
   for (const auto& [pattern, value] : ordered[key].items()) {
     if constexpr (std::is_integral_v<T>) {
       out.emplace_back(pattern, object.Integer(pattern.c_str()));
@@ -162,7 +159,7 @@ void CheckKind(const Fields& f) {
   }
   for (const auto& [key, value] : f.j.items()) {
     if (IsOff(value) || kUnderstood.contains(key) || kWithoutEffect.contains(key)) continue;
-    f.Fail(key.c_str(), StrCat("is ", DumpJson(value), "; Lockstep has no such adapters"));
+    f.Fail(key.c_str(), StrCat("is ", value.dump(), "; Lockstep has no such adapters"));
   }
 }
 
@@ -256,27 +253,27 @@ PeftConfig ParsePeftConfig(const std::string& text, const std::string& source) {
 }
 
 std::string ToJson(const PeftConfig& c) {
-  using Ordered = nlohmann::ordered_json;
   // A whole number is one in the file, as PEFT writes it.
   const auto number = [](double x) {
-    return x == std::floor(x) && std::abs(x) < 1e15 ? Ordered(static_cast<int64_t>(x)) : Ordered(x);
+    return x == std::floor(x) && std::abs(x) < 1e15 ? OrderedJson(static_cast<int64_t>(x))
+                                                    : OrderedJson(x);
   };
-  Ordered ranks = Ordered::object(), alphas = Ordered::object();
+  OrderedJson ranks = OrderedJson::object(), alphas = OrderedJson::object();
   for (const auto& [pattern, rank] : c.rank_pattern) ranks[pattern] = rank;
   for (const auto& [pattern, alpha] : c.alpha_pattern) alphas[pattern] = number(alpha);
-  Ordered j = {{"peft_type", "LORA"},
-               {"task_type", "CAUSAL_LM"},
-               {"base_model_name_or_path", c.base},
-               {"r", c.rank},
-               {"lora_alpha", number(c.alpha)},
-               {"lora_dropout", c.dropout},
-               {"use_rslora", c.rank_stabilized},
-               {"fan_in_fan_out", c.fan_in_fan_out},
-               {"rank_pattern", ranks},
-               {"alpha_pattern", alphas},
-               {"modules_to_save", nullptr},
-               {"bias", "none"},
-               {"inference_mode", true}};
+  OrderedJson j = {{"peft_type", "LORA"},
+                   {"task_type", "CAUSAL_LM"},
+                   {"base_model_name_or_path", c.base},
+                   {"r", c.rank},
+                   {"lora_alpha", number(c.alpha)},
+                   {"lora_dropout", c.dropout},
+                   {"use_rslora", c.rank_stabilized},
+                   {"fan_in_fan_out", c.fan_in_fan_out},
+                   {"rank_pattern", ranks},
+                   {"alpha_pattern", alphas},
+                   {"modules_to_save", nullptr},
+                   {"bias", "none"},
+                   {"inference_mode", true}};
   j["target_modules"] = c.target_modules;
   if (!c.target_regex.empty()) j["target_modules"] = c.target_regex;
   if (!c.exclude_modules.empty()) j["exclude_modules"] = c.exclude_modules;
@@ -286,7 +283,7 @@ std::string ToJson(const PeftConfig& c) {
     if (!c.layers_pattern.empty()) j["layers_pattern"] = c.layers_pattern;
   }
   if (!c.modules_to_save.empty()) j["modules_to_save"] = c.modules_to_save;
-  return DumpJson(j, 2) + "\n";
+  return j.dump(2) + "\n";
 }
 
 }  // namespace lockstep::models

@@ -5,27 +5,27 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "data/utf8.h"
 #include "tests/data/data_test_util.h"
 
 namespace lockstep::data {
 namespace {
-
-using Json = nlohmann::ordered_json;
 using testing::AllOf;
 using testing::HasSubstr;
 
-std::string Render(const std::string& source, const Json& variables = Json::object()) {
-  return ChatTemplate(source, "t.jinja").Render(Json::array(), variables, false).text;
+std::string Render(const std::string& source,
+                   const OrderedJson& variables = OrderedJson::object()) {
+  return ChatTemplate(source, "t.jinja").Render(OrderedJson::array(), variables, false).text;
 }
 
 // What the error says of the template, or of its rendering.
-std::string ErrorOf(const std::string& source, const Json& variables = Json::object()) {
+std::string ErrorOf(const std::string& source,
+                    const OrderedJson& variables = OrderedJson::object()) {
   return MessageOf<InputError>([&] { Render(source, variables); });
 }
 
@@ -37,16 +37,17 @@ testing::Matcher<std::string> At(int line, int column, const std::string& what) 
 
 TEST(ChatTemplate, RendersLikeTransformers) {
   setenv("TZ", "UTC", /*overwrite=*/1);
-  const Json goldens = Json::parse(ReadFile(TestData("chat_template_goldens.json")));
+  const OrderedJson goldens = OrderedJson::parse(ReadFile(TestData("chat_template_goldens.json")));
   int texts = 0, errors = 0, spans = 0;
-  for (const Json& golden : goldens["cases"]) {
+  for (const OrderedJson& golden : goldens["cases"]) {
     const bool is_file = golden.contains("file");
     const std::string source =
         is_file ? ReadFile(TestData("chat_templates/" + golden["file"].get<std::string>()))
                 : golden["template"].get<std::string>();
     SCOPED_TRACE(is_file ? StrCat(golden["file"], " with ", golden["chat"]) : source);
-    const Json& messages = is_file ? goldens["chats"][golden["chat"]] : goldens["messages"];
-    const Json& variables =
+    const OrderedJson& messages =
+        is_file ? goldens["chats"][golden["chat"].string()] : goldens["messages"];
+    const OrderedJson& variables =
         golden.contains("variables") ? golden["variables"] : goldens["variables"];
     RenderedChat chat;
     const std::string error = MessageOf<InputError>([&] {
@@ -62,14 +63,14 @@ TEST(ChatTemplate, RendersLikeTransformers) {
     }
     EXPECT_EQ(error, "no error");
     EXPECT_EQ(chat.text, golden["text"].get<std::string>());
-    Json characters = Json::array();
+    OrderedJson characters = OrderedJson::array();
     for (const auto& [begin, end] : chat.generation) {
       const auto count = [&](int64_t bytes) {
         return CountUtf8(std::string_view(chat.text).substr(0, static_cast<size_t>(bytes)));
       };
       characters.push_back({count(begin), count(end)});
     }
-    EXPECT_EQ(characters, golden.value("generation", Json::array()));
+    EXPECT_EQ(characters, golden.value("generation", OrderedJson::array()));
     ++texts;
     spans += static_cast<int>(characters.size());
   }
@@ -82,7 +83,7 @@ TEST(ChatTemplate, SpansAreWhatTheAssistantSays) {
   const ChatTemplate chat_template(ReadFile(TestData("chat_templates/chatml_masked.jinja")),
                                    "chatml_masked.jinja");
   EXPECT_TRUE(chat_template.has_generation(nullptr));
-  const Json messages = Json::parse(R"([{"role": "user", "content": "é"},
+  const OrderedJson messages = OrderedJson::parse(R"([{"role": "user", "content": "é"},
       {"role": "assistant", "content": "日本"}, {"role": "user", "content": "b"},
       {"role": "assistant", "content": "c"}])");
   const RenderedChat chat = chat_template.Render(messages, nullptr, true);
@@ -96,7 +97,7 @@ TEST(ChatTemplate, SpansAreWhatTheAssistantSays) {
 
 TEST(ChatTemplate, KeepsTheOrderOfKeys) {
   EXPECT_EQ(Render("{{ tools | tojson }}",
-                   Json::parse(R"({"tools": [{"z": 1, "a": {"y": 2, "b": 3}}]})")),
+                   OrderedJson::parse(R"({"tools": [{"z": 1, "a": {"y": 2, "b": 3}}]})")),
             R"([{"z": 1, "a": {"y": 2, "b": 3}}])");
 }
 
@@ -205,7 +206,7 @@ TEST(ChatTemplate, IsBounded) {
     EXPECT_THAT(MessageOf<InputError>([&] {
                   ChatTemplate chat_template(source, "t.jinja");
                   chat_template.set_limits(limits);
-                  chat_template.Render(Json::array(), nullptr, false);
+                  chat_template.Render(OrderedJson::array(), nullptr, false);
                 }),
                 AllOf(HasSubstr("t.jinja, line 1, "), HasSubstr(message)))
         << source.substr(0, 200);
@@ -227,27 +228,31 @@ TEST(ChatTemplate, AllowsDeepMacros) {
 
 TEST(ChatTemplate, LimitsCanBeSet) {
   ChatTemplate chat_template("{% for i in range(1000) %}ab{% endfor %}", "t.jinja");
-  EXPECT_EQ(chat_template.Render(Json::array(), nullptr, false).text.size(), 2000u);
+  EXPECT_EQ(chat_template.Render(OrderedJson::array(), nullptr, false).text.size(), 2000u);
   chat_template.set_limits({.output_bytes = 1999});
-  EXPECT_THAT(MessageOf<InputError>([&] { chat_template.Render(Json::array(), nullptr, false); }),
-              HasSubstr("a text of more than 1999 bytes"));
+  EXPECT_THAT(
+      MessageOf<InputError>([&] { chat_template.Render(OrderedJson::array(), nullptr, false); }),
+      HasSubstr("a text of more than 1999 bytes"));
   chat_template.set_limits({.steps = 1000});
-  EXPECT_THAT(MessageOf<InputError>([&] { chat_template.Render(Json::array(), nullptr, false); }),
-              HasSubstr("within 1000 steps"));
+  EXPECT_THAT(
+      MessageOf<InputError>([&] { chat_template.Render(OrderedJson::array(), nullptr, false); }),
+      HasSubstr("within 1000 steps"));
 }
 
 TEST(ChatTemplate, RefusesBadInput) {
   const ChatTemplate chat_template("{{ messages }}", "t.jinja");
-  const auto error = [&](const Json& messages, const Json& variables) {
+  const auto error = [&](const OrderedJson& messages, const OrderedJson& variables) {
     return MessageOf<InputError>([&] { chat_template.Render(messages, variables, false); });
   };
-  EXPECT_THAT(error(Json::object(), nullptr), HasSubstr("must be a list, not object"));
-  EXPECT_THAT(error(Json::array(), Json::array()), HasSubstr("must be an object, not array"));
-  EXPECT_THAT(error(Json::array({"\xff"}), nullptr), HasSubstr("is not UTF-8 at byte 0"));
-  EXPECT_THAT(error(Json::array({UINT64_MAX}), nullptr), HasSubstr("does not fit in 64 bits"));
-  Json deep = 1;
-  for (int i = 0; i < 200; ++i) deep = Json::array({deep});
-  EXPECT_THAT(error(Json::array({deep}), nullptr), HasSubstr("nested deeper than 100"));
+  EXPECT_THAT(error(OrderedJson::object(), nullptr), HasSubstr("must be a list, not object"));
+  EXPECT_THAT(error(OrderedJson::array(), OrderedJson::array()),
+              HasSubstr("must be an object, not array"));
+  EXPECT_THAT(error(OrderedJson::array({"\xff"}), nullptr), HasSubstr("is not UTF-8 at byte 0"));
+  EXPECT_THAT(error(OrderedJson::array({UINT64_MAX}), nullptr),
+              HasSubstr("does not fit in 64 bits"));
+  OrderedJson deep = 1;
+  for (int i = 0; i < 200; ++i) deep = OrderedJson::array({deep});
+  EXPECT_THAT(error(OrderedJson::array({deep}), nullptr), HasSubstr("nested deeper than 100"));
   EXPECT_THAT(ErrorOf("a\xff"), HasSubstr("t.jinja: the chat template is not UTF-8 at byte 1"));
   EXPECT_THAT(ErrorOf(std::string(2 << 20, 'a')), HasSubstr("is too long"));
 }
@@ -255,8 +260,8 @@ TEST(ChatTemplate, RefusesBadInput) {
 class ChatTemplateFiles : public testing::Test {
  protected:
   void WriteConfig(const std::string& text) { WriteText(folder_ + "/tokenizer_config.json", text); }
-  std::string LoadAndRender(const Json& variables = nullptr) {
-    return ChatTemplate::Load(folder_).Render(Json::array(), variables, false).text;
+  std::string LoadAndRender(const OrderedJson& variables = nullptr) {
+    return ChatTemplate::Load(folder_).Render(OrderedJson::array(), variables, false).text;
   }
   std::string LoadError() {
     return MessageOf<InputError>([&] { ChatTemplate::Load(folder_); });
@@ -276,18 +281,20 @@ TEST_F(ChatTemplateFiles, AreFound) {
   EXPECT_EQ(ChatTemplate::Load(folder_ + "/tokenizer_config.json").origin(nullptr),
             folder_ + "/tokenizer_config.json: chat_template");
   // The variables of a call override the tokens of the tokenizer.
-  EXPECT_EQ(LoadAndRender(Json::parse(R"({"bos_token": "B"})")), "B</s>");
+  EXPECT_EQ(LoadAndRender(OrderedJson::parse(R"({"bos_token": "B"})")), "B</s>");
   WriteText(folder_ + "/chat_template.jinja", "J{{ bos_token }}");
   EXPECT_EQ(LoadAndRender(), "J<s>");
   EXPECT_EQ(ChatTemplate::Load(folder_ + "/chat_template.jinja")
-                .Render(Json::array(), nullptr, false)
+                .Render(OrderedJson::array(), nullptr, false)
                 .text,
             "J<s>");
 }
 
 // Which one transformers takes; tests/peers/compare_conversations.py compares.
 TEST_F(ChatTemplateFiles, ToolsTakeTheTemplateForThem) {
-  const auto with = [](const char* tools) { return Json{{"tools", Json::parse(tools)}}; };
+  const auto with = [](const char* tools) {
+    return OrderedJson{{"tools", OrderedJson::parse(tools)}};
+  };
   WriteConfig(R"({"bos_token": "<s>", "chat_template": [
       {"name": "default", "template": "D"}, {"name": "rag", "template": "{% broken"},
       {"name": "tool_use", "template": "{% generation %}T{{ bos_token }}{% endgeneration %}"}]})");

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <map>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <set>
 #include <string>
@@ -21,8 +20,6 @@
 
 namespace lockstep::data {
 namespace {
-
-using Json = nlohmann::ordered_json;
 using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
@@ -31,8 +28,9 @@ using testing::StartsWith;
 class Conversations : public testing::Test {
  protected:
   Conversations() : folder_(TestFolder()), path_(folder_ + "/chat.jsonl") {
-    const Json qwen = Json::parse(ReadFile(TestData("tokenizers/qwen2.json")))["tokenizer"];
-    WriteText(folder_ + "/tokenizer.json", DumpJson(qwen));
+    const OrderedJson qwen =
+        OrderedJson::parse(ReadFile(TestData("tokenizers/qwen2.json")))["tokenizer"];
+    WriteText(folder_ + "/tokenizer.json", qwen.dump());
     WriteText(folder_ + "/chat_template.jinja", ReadFile(TestData("chat_templates/chatml.jinja")));
     options_ = {.path = path_,
                 .tokenizer = folder_ + "/tokenizer.json",
@@ -46,13 +44,13 @@ class Conversations : public testing::Test {
     std::mt19937 random(7);
     std::string lines;
     for (int64_t i = 0; i < count; ++i) {
-      Json messages = Json::array();
+      OrderedJson messages = OrderedJson::array();
       for (uint32_t turn = 0; turn <= random() % 2; ++turn) {
         messages.push_back({{"role", "user"}, {"content", StrCat("#", i, "?")}});
         messages.push_back(
             {{"role", "assistant"}, {"content", StrCat(i, std::string(random() % 9, '!'))}});
       }
-      lines += DumpJson(Json{{"messages", messages}}) + "\n";
+      lines += OrderedJson{{"messages", messages}}.dump() + "\n";
     }
     WriteText(path_, lines);
   }
@@ -306,9 +304,9 @@ TEST_F(Conversations, LongConversationsFollowTheRule) {
   for (const int64_t words : {1, 500, 1}) {
     std::string question = "Say", answer = "so";
     for (int64_t i = 0; i < words; ++i) question += " it";
-    lines += DumpJson(Json{{"prompt", question}, {"completion", answer}}) + "\n";
+    lines += OrderedJson{{"prompt", question}, {"completion", answer}}.dump() + "\n";
   }
-  lines += DumpJson(Json{{"prompt", "Hi"}, {"completion", std::string(300, '#')}}) + "\n";
+  lines += OrderedJson{{"prompt", "Hi"}, {"completion", std::string(300, '#')}}.dump() + "\n";
   lines +=
       R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b","train":false}]})";
   WriteText(path_, lines);
@@ -353,7 +351,7 @@ TEST_F(Conversations, RowsWithEmptyMessagesAreCountedAndLeftOut) {
 TEST_F(Conversations, TheTokenizerCarriesTheTemplate) {
   WriteConversations(4);
   const Dataset dataset = Open().dataset;
-  const Json config = Json::parse(dataset.tokenizer->ConfigJson());
+  const OrderedJson config = OrderedJson::parse(dataset.tokenizer->ConfigJson());
   EXPECT_EQ(config["chat_template"], ReadFile(folder_ + "/chat_template.jinja"));
   // From such a folder, as a checkpoint is one, the data are the same.
   const std::string checkpoint = folder_ + "/checkpoint";

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <regex>
 #include <string>
 #include <vector>
@@ -18,28 +17,27 @@
 
 namespace lockstep::data {
 namespace {
-
-using Json = nlohmann::ordered_json;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-const Json& Goldens() {
-  static const Json goldens = Json::parse(ReadFile(TestData("conversation_goldens.json")));
+const OrderedJson& Goldens() {
+  static const OrderedJson goldens =
+      OrderedJson::parse(ReadFile(TestData("conversation_goldens.json")));
   return goldens;
 }
 
 // The small tokenizer of testdata that goes with a template, with the special tokens of the latter.
 std::shared_ptr<const Tokenizer> MakeTokenizerFor(const std::string& name) {
-  const Json& golden = Goldens()["tokenizers"][name];
+  const OrderedJson& golden = Goldens()["tokenizers"][name];
   const std::string file = StrCat("tokenizers/", golden["file"].get<std::string>(), ".json");
-  Json json = Json::parse(ReadFile(TestData(file)))["tokenizer"];
+  OrderedJson json = OrderedJson::parse(ReadFile(TestData(file)))["tokenizer"];
   int64_t next = 0;
-  for (const Json& id : json["model"]["vocab"]) next = std::max(next, id.get<int64_t>() + 1);
-  for (const Json& token : json["added_tokens"]) {
+  for (const OrderedJson& id : json["model"]["vocab"]) next = std::max(next, id.get<int64_t>() + 1);
+  for (const OrderedJson& token : json["added_tokens"]) {
     next = std::max(next, token["id"].get<int64_t>() + 1);
   }
-  for (const Json& content : golden["added"]) {
+  for (const OrderedJson& content : golden["added"]) {
     json["added_tokens"].push_back({{"id", next++},
                                     {"content", content},
                                     {"single_word", false},
@@ -48,7 +46,7 @@ std::shared_ptr<const Tokenizer> MakeTokenizerFor(const std::string& name) {
                                     {"normalized", false},
                                     {"special", true}});
   }
-  return Tokenizer::FromJson(DumpJson(json), name);
+  return Tokenizer::FromJson(json.dump(), name);
 }
 
 std::shared_ptr<const Tokenizer> TokenizerFor(const std::string& name) {
@@ -67,7 +65,7 @@ std::shared_ptr<const ChatTemplate> TemplateFor(const std::string& name,
   auto chat_template = std::make_shared<ChatTemplate>(source, name + ".jinja");
   std::map<std::string, std::string> tokens;
   for (const char* key : {"bos_token", "eos_token"}) {
-    const Json& token = Goldens()["tokenizers"][name][key];
+    const OrderedJson& token = Goldens()["tokenizers"][name][key];
     if (token.is_string()) tokens[key] = token.get<std::string>();
   }
   chat_template->set_special_tokens(std::move(tokens));
@@ -79,14 +77,15 @@ ConversationEncoder EncoderFor(const std::string& name, bool special_tokens_of_u
                              special_tokens_of_users);
 }
 
-Conversation ConversationOf(const Json& messages, const Json& variables = Json::object()) {
+Conversation ConversationOf(const OrderedJson& messages,
+                            const OrderedJson& variables = OrderedJson::object()) {
   Conversation conversation = ToConversation({{"messages", messages}}, "chat.jsonl:7");
   conversation.variables.update(variables);
   return conversation;
 }
 
-Json Turns(std::initializer_list<const char*> contents) {
-  Json messages = Json::array();
+OrderedJson Turns(std::initializer_list<const char*> contents) {
+  OrderedJson messages = OrderedJson::array();
   for (const char* content : contents) {
     const char* role = messages.size() % 2 == 0 ? "user" : "assistant";
     messages.push_back({{"role", role}, {"content", content}});
@@ -112,7 +111,7 @@ std::vector<std::string> LearntTexts(const EncodedConversation& encoded,
   return texts;
 }
 
-void ExpectGolden(const Json& golden, const std::string& source) {
+void ExpectGolden(const OrderedJson& golden, const std::string& source) {
   const std::string name = golden["template"];
   const ConversationEncoder encoder(TemplateFor(name, source), TokenizerFor(name));
   const Conversation conversation =
@@ -150,14 +149,15 @@ TEST(ConversationEncoder, ATrainedVocabularyRoundTripsChatMl) {
 
 TEST(ConversationEncoder, MasksAreThoseOfTransformers) {
   ASSERT_GE(Goldens()["cases"].size(), 60);
-  for (const Json& golden : Goldens()["cases"]) ExpectGolden(golden, SourceOf(golden["template"]));
+  for (const OrderedJson& golden : Goldens()["cases"])
+    ExpectGolden(golden, SourceOf(golden["template"]));
 }
 
 // Qwen 3's template drops and adds thoughts, so that prefixes of a conversation are not prefixes of
 // its text.
 TEST(ConversationEncoder, FindsTheSameAnswersWithoutGenerationBlocks) {
   int cases = 0;
-  for (const Json& golden : Goldens()["cases"]) {
+  for (const OrderedJson& golden : Goldens()["cases"]) {
     const std::string source = SourceOf(golden["template"]);
     const std::string without = std::regex_replace(
         source, std::regex("\\{%-? (end)?generation %\\}"), "{%- if true %}{%- endif %}");
@@ -169,7 +169,7 @@ TEST(ConversationEncoder, FindsTheSameAnswersWithoutGenerationBlocks) {
 }
 
 TEST(ConversationEncoder, AnswersEndWithTheirEndTokensAndBosIsThereOnce) {
-  for (const Json& golden : Goldens()["cases"]) {
+  for (const OrderedJson& golden : Goldens()["cases"]) {
     const std::string name = golden["template"];
     SCOPED_TRACE(StrCat(name, ", ", golden["chat"]));
     const ConversationEncoder encoder = EncoderFor(name);
@@ -207,7 +207,7 @@ TEST(ConversationEncoder, AddsTheBosThatATemplateLeavesOut) {
 }
 
 TEST(ConversationEncoder, LearnsOnlyWhatIsMarked) {
-  Json messages = Turns({"a", "A", "b", "B", "c", "C"});
+  OrderedJson messages = Turns({"a", "A", "b", "B", "c", "C"});
   messages[3]["train"] = false;
   for (const char* name : {"chatml", "chatml_masked", "llama3", "mistral", "gemma"}) {
     const auto tokenizer = TokenizerFor(name);
@@ -265,13 +265,13 @@ TEST(ConversationEncoder, PromptsAreWhatAnswersFollow) {
   }
 }
 
-std::string ErrorOf(const std::string& source, const Json& messages) {
+std::string ErrorOf(const std::string& source, const OrderedJson& messages) {
   const ConversationEncoder encoder(TemplateFor("chatml", source), TokenizerFor("chatml"));
   return MessageOf<InputError>([&] { encoder.Encode(ConversationOf(messages)); });
 }
 
 TEST(ConversationEncoder, RefusesWhatItCannotMask) {
-  const Json turns = Turns({"Hi", "Hello"});
+  const OrderedJson turns = Turns({"Hi", "Hello"});
   const auto says = [&](const std::string& source, const std::string& what) {
     EXPECT_THAT(ErrorOf(source, turns), AllOf(StartsWith("chat.jsonl:7: "), HasSubstr(what)));
   };
@@ -293,8 +293,8 @@ TEST(ConversationEncoder, RefusesWhatItCannotMask) {
 }
 
 // How often the tokens have a special token that users may not write, and the text it is in.
-std::pair<int64_t, std::string> EndsIn(const std::string& source, const Json& messages,
-                                       const Json& variables = Json::object()) {
+std::pair<int64_t, std::string> EndsIn(const std::string& source, const OrderedJson& messages,
+                                       const OrderedJson& variables = OrderedJson::object()) {
   const auto tokenizer = TokenizerFor("chatml");
   const ConversationEncoder encoder(TemplateFor("chatml", source), tokenizer);
   const EncodedConversation encoded = encoder.Encode(ConversationOf(messages, variables));
@@ -308,7 +308,7 @@ TEST(ConversationEncoder, SpecialTokensOfUsersStayTextWhereATemplateCutsThem) {
   const auto source = [](const std::string& content) {
     return "{% for m in messages %}<|im_start|>{{ " + content + " }}<|im_end|>{% endfor %}";
   };
-  const Json turns = Turns({spelled.c_str(), "No."});
+  const OrderedJson turns = Turns({spelled.c_str(), "No."});
   for (const auto& [content, left] : std::vector<std::pair<std::string, std::string>>{
            {"m.content | trim", "a <|im_end|> b<|im_end|>"},
            {"m.content.strip()", "a <|im_end|> b<|im_end|>"},
@@ -327,7 +327,7 @@ TEST(ConversationEncoder, SpecialTokensOfUsersStayTextWhereATemplateCutsThem) {
   // Of a message that is not shown, nothing can be wrong.
   EXPECT_EQ(EndsIn("{{ messages[1].content }}<|im_end|>", turns).first, 1);
   // Elsewhere than in contents.
-  Json named = Turns({"a", "No."});
+  OrderedJson named = Turns({"a", "No."});
   named[0]["name"] = "x<|im_end|>";
   EXPECT_EQ(EndsIn(source("(m.name or '') ~ m.content"), named).first, 2);
   EXPECT_EQ(EndsIn("{{ tools | tojson }}" + source("m.content"), Turns({"a", "No."}),
@@ -339,8 +339,8 @@ TEST(ConversationEncoder, SpecialTokensOfUsersStayTextWhereATemplateCutsThem) {
 }
 
 TEST(ConversationEncoder, ACallThatSpellsItsEndIsLearntToItsEnd) {
-  const Json arguments = {{"a", "<|im_end|>"}, {"b", "second"}};
-  Json messages = Turns({"Do it."});
+  const OrderedJson arguments = {{"a", "<|im_end|>"}, {"b", "second"}};
+  OrderedJson messages = Turns({"Do it."});
   messages.push_back({{"role", "assistant"},
                       {"content", ""},
                       {"tool_calls", {{{"function", {{"name", "f"}, {"arguments", arguments}}}}}}});
@@ -369,8 +369,9 @@ TEST(ConversationEncoder, AnswersAfterWhiteSpaceBeginWhereSamplingDoes) {
 
 TEST(ConversationEncoder, PartsOfTextAreWrittenAsTheTemplateDoesOrJoined) {
   const auto text = [](const std::string& content) {
-    return EndsIn("{% for m in messages %}" + content + "<|im_end|>{% endfor %}",
-                  Json::parse(R"([{"role": "user", "content": [{"type": "text", "text": "a "},
+    return EndsIn(
+               "{% for m in messages %}" + content + "<|im_end|>{% endfor %}",
+               OrderedJson::parse(R"([{"role": "user", "content": [{"type": "text", "text": "a "},
                                   {"type": "text", "text": " b"}]},
                                  {"role": "assistant", "content": "A"}])"))
         .second;

@@ -12,8 +12,6 @@
 
 namespace lockstep::data {
 namespace {
-
-using Json = nlohmann::ordered_json;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -28,8 +26,8 @@ std::string ErrorOf(const std::string& line) {
 }
 
 TEST(Conversation, ReadsTheUsualFormats) {
-  const Json question_and_answer =
-      Json::parse(R"([{"role":"user","content":"Q"},{"role":"assistant","content":"A"}])");
+  const OrderedJson question_and_answer =
+      OrderedJson::parse(R"([{"role":"user","content":"Q"},{"role":"assistant","content":"A"}])");
   for (
       const char* line : {
           R"({"messages":[{"role":"user","content":"Q"},{"role":"assistant","content":"A"}]})",
@@ -51,9 +49,9 @@ TEST(Conversation, ReadsTheUsualFormats) {
     EXPECT_EQ(conversation.messages, question_and_answer) << line;
     EXPECT_THAT(conversation.learnt, ElementsAre(false, true)) << line;
     EXPECT_FALSE(conversation.empty) << line;
-    EXPECT_TRUE(LooksLikeConversation(Json::parse(line))) << line;
+    EXPECT_TRUE(LooksLikeConversation(OrderedJson::parse(line))) << line;
   }
-  EXPECT_FALSE(LooksLikeConversation(Json::parse(R"({"text":"Q"})")));
+  EXPECT_FALSE(LooksLikeConversation(OrderedJson::parse(R"({"text":"Q"})")));
   const Conversation alpaca =
       Read(R"({"instruction":"Add.","input":"1 2","output":"3","system":"S"})");
   EXPECT_EQ(alpaca.messages.dump(),
@@ -93,7 +91,7 @@ TEST(Conversation, AlpacasHistoryBecomesEarlierTurns) {
 // transformers' _alias_reasoning_fields.
 TEST(Conversation, ReasoningHasAliases) {
   const auto read = [](const std::string& fields) {
-    Json answer =
+    OrderedJson answer =
         Read(R"({"messages":[{"role":"assistant","content":"A",)" + fields + "}]}").messages[0];
     const auto of = [&](const char* key) { return answer.value(key, "-"); };
     return StrCat(of("reasoning_content"), of("thinking"), of("reasoning"));

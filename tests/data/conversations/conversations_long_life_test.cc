@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
@@ -24,8 +23,6 @@
 
 namespace lockstep::data {
 namespace {
-
-using Json = nlohmann::ordered_json;
 using test::kSanitized;
 using test::ProcessState;
 
@@ -46,17 +43,18 @@ struct Peak {
 };
 
 std::string WriteConversations(const std::string& folder) {
-  const Json qwen = Json::parse(ReadFile(TestData("tokenizers/qwen2.json")))["tokenizer"];
-  WriteText(folder + "/tokenizer.json", DumpJson(qwen));
+  const OrderedJson qwen =
+      OrderedJson::parse(ReadFile(TestData("tokenizers/qwen2.json")))["tokenizer"];
+  WriteText(folder + "/tokenizer.json", qwen.dump());
   WriteText(folder + "/chat_template.jinja", ReadFile(TestData("chat_templates/chatml.jinja")));
   std::string lines;
   for (int i = 0; i < 40; ++i) {
-    Json messages = Json::array();
+    OrderedJson messages = OrderedJson::array();
     for (int turn = 0; turn <= i % 3; ++turn) {
       messages.push_back({{"role", "user"}, {"content", StrCat("#", i, "?")}});
       messages.push_back({{"role", "assistant"}, {"content", StrCat(i, "!")}});
     }
-    lines += DumpJson(Json{{"messages", messages}}) + "\n";
+    lines += OrderedJson{{"messages", messages}}.dump() + "\n";
   }
   WriteText(folder + "/chat.jsonl", lines);
   return folder + "/chat.jsonl";

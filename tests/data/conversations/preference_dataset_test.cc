@@ -4,7 +4,6 @@
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -18,8 +17,6 @@
 
 namespace lockstep::data {
 namespace {
-
-using Json = nlohmann::ordered_json;
 using test::MessageOf;
 using testing::AllOf;
 using testing::ElementsAre;
@@ -37,7 +34,7 @@ std::string Refused(const std::string& row) {
 std::string Brief(const Conversation& conversation) {
   std::string text;
   for (size_t i = 0; i < conversation.messages.size(); ++i) {
-    const Json& message = conversation.messages[i];
+    const OrderedJson& message = conversation.messages[i];
     text += StrCat(i > 0 ? " | " : "", message["role"].get<std::string>(), ": ",
                    message["content"].get<std::string>(), conversation.learnt[i] ? "*" : "");
   }
@@ -130,13 +127,14 @@ class PreferenceDatasetTest : public testing::Test {
     options_.path = JoinPath(testing::TempDir(), "pairs.jsonl");
     options_.block_size = kWidth;
     options_.val_fraction = 0.25;
-    const Json file = Json::parse(ReadFile(TestData("tokenizers/qwen2.json")));
-    options_.loaded_tokenizer = Tokenizer::FromJson(DumpJson(file["tokenizer"]), "qwen2");
+    const OrderedJson file = OrderedJson::parse(ReadFile(TestData("tokenizers/qwen2.json")));
+    options_.loaded_tokenizer = Tokenizer::FromJson(file["tokenizer"].dump(), "qwen2");
     chat_.chat_template = TestData("chat_templates/chatml.jinja");
   }
   static std::string Row(const std::string& prompt, const std::string& chosen,
                          const std::string& rejected) {
-    return DumpJson(Json{{"prompt", prompt}, {"chosen", chosen}, {"rejected", rejected}}) + "\n";
+    return OrderedJson{{"prompt", prompt}, {"chosen", chosen}, {"rejected", rejected}}.dump() +
+           "\n";
   }
   PreferenceDataset Open(const std::string& rows) {
     WriteFileAtomically(options_.path, rows);

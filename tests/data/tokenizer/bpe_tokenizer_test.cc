@@ -5,12 +5,13 @@
 
 #include <filesystem>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <random>
+#include <sstream>
 #include <thread>
 
 #include "core/error.h"
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "data/text/text_parts.h"
 #include "data/tokenizer/byte_alphabet.h"
 #include "data/utf8.h"
@@ -18,8 +19,6 @@
 
 namespace lockstep::data {
 namespace {
-
-using nlohmann::json;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -27,7 +26,7 @@ using testing::IsEmpty;
 
 using Ids = std::vector<int32_t>;
 
-std::unique_ptr<Tokenizer> Load(const json& file, const std::string& config = "") {
+std::unique_ptr<Tokenizer> Load(const Json& file, const std::string& config = "") {
   return std::make_unique<BpeTokenizer>(file, file.dump(), config, "t.json");
 }
 
@@ -35,20 +34,20 @@ std::unique_ptr<Tokenizer> Load(const json& file, const std::string& config = ""
 // (tests/peers/make_tokenizer_goldens.py).
 class GoldenTest : public testing::TestWithParam<std::string> {
  protected:
-  const json golden_ = json::parse(ReadFile(TestData("tokenizers/" + GetParam() + ".json")));
+  const Json golden_ = Json::parse(ReadFile(TestData("tokenizers/" + GetParam() + ".json")));
   const std::unique_ptr<Tokenizer> tokenizer_ = Load(golden_["tokenizer"]);
 };
 
 TEST_P(GoldenTest, IdsAndTextsAreHuggingFaces) {
   ASSERT_GE(golden_["cases"].size(), 70u);
-  for (const json& golden : golden_["cases"]) {
+  for (const Json& golden : golden_["cases"]) {
     const std::string text = golden["text"];
     const Ids ids = tokenizer_->Encode(text);
     ASSERT_EQ(ids, golden["ordinary"].get<Ids>()) << text;
     ASSERT_EQ(tokenizer_->EncodeWithSpecials(text),
               golden.value("specials", golden["ordinary"]).get<Ids>())
         << text;
-    const json decoded = golden.value("decoded", json(text));
+    const Json decoded = golden.value("decoded", Json(text));
     if (!decoded.is_null()) {
       ASSERT_EQ(tokenizer_->Decode(ids), decoded) << text;
     }
@@ -65,13 +64,13 @@ TEST_P(GoldenTest, KnowsWhatStandsAroundAText) {
 TEST_P(GoldenTest, SurvivesItsOwnJson) {
   const auto same = Tokenizer::FromJson(tokenizer_->ToJson(), "again");
   EXPECT_EQ(same->ToJson(), tokenizer_->ToJson());
-  for (const json& golden : golden_["cases"]) {
+  for (const Json& golden : golden_["cases"]) {
     ASSERT_EQ(same->Encode(golden["text"].get<std::string>()), golden["ordinary"].get<Ids>());
   }
 }
 
 TEST_P(GoldenTest, TokenTextsMakeUpTheText) {
-  for (const json& golden : golden_["cases"]) {
+  for (const Json& golden : golden_["cases"]) {
     const Ids ids = golden["ordinary"];
     if (ids.empty()) continue;
     std::string text = tokenizer_->Decode(Ids{ids[0]});
@@ -124,10 +123,10 @@ TEST_P(GoldenTest, PiecesHaveTheIdsOfTheWhole) {
     const size_t count = 1 + random() % 40;
     while (text.size() < 3 * count) text += parts[random() % parts.size()];
     ASSERT_EQ(EncodeInPieces(*tokenizer_, text, 1 + random() % 20, &cuts), tokenizer_->Encode(text))
-        << json(text);
+        << Json(text);
   }
   EXPECT_GT(cuts, 3000);
-  for (const json& golden : golden_["cases"]) {
+  for (const Json& golden : golden_["cases"]) {
     const std::string text = golden["text"];
     ASSERT_EQ(EncodeInPieces(*tokenizer_, text, 1, &cuts), golden["ordinary"].get<Ids>()) << text;
   }
@@ -135,29 +134,29 @@ TEST_P(GoldenTest, PiecesHaveTheIdsOfTheWhole) {
 
 // A byte-level tokenizer with a pattern whose words end behind the white space.
 TEST(TextPartsTest, APatternThatJoinsWordsIsNoticed) {
-  const json golden = json::parse(ReadFile(TestData("tokenizers/llama3.json")));
-  json file = golden["tokenizer"];
+  const Json golden = Json::parse(ReadFile(TestData("tokenizers/llama3.json")));
+  Json file = golden["tokenizer"];
   ASSERT_TRUE(EncodesInParts(*Load(file)));
   file["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = R"(\S+\s*|\s+)";
   file["model"]["ignore_merges"] = false;
   const std::string space = BytesToPrintable(" ");
-  json& merges = file["model"]["merges"];
-  merges.insert(merges.begin(), json::array({"e", space}));
-  json& vocab = file["model"]["vocab"];
+  Json::Array& merges = file["model"]["merges"].list();
+  merges.insert(merges.begin(), Json::array({"e", space}));
+  Json& vocab = file["model"]["vocab"];
   vocab["e" + space] = vocab.size();
   EXPECT_FALSE(EncodesInParts(*Load(file)));
 }
 
 // One without words, of whose tokens one crosses a place to cut.
 TEST(TextPartsTest, ATokenOfSeveralWordsIsNoticed) {
-  json file = json::parse(ReadFile(TestData("tokenizers/llama3.json")))["tokenizer"];
+  Json file = Json::parse(ReadFile(TestData("tokenizers/llama3.json")))["tokenizer"];
   file["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = R"([\s\S]+)";
   file["model"]["ignore_merges"] = false;
   EXPECT_TRUE(EncodesInParts(*Load(file)));
   const std::string space = BytesToPrintable(" ");
-  json& merges = file["model"]["merges"];
-  merges.insert(merges.begin(), {json::array({"n", space}), json::array({"n" + space, "t"})});
-  json& vocab = file["model"]["vocab"];
+  Json::Array& merges = file["model"]["merges"].list();
+  merges.insert(merges.begin(), {Json::array({"n", space}), Json::array({"n" + space, "t"})});
+  Json& vocab = file["model"]["vocab"];
   for (const char* end : {"", "t"}) vocab["n" + space + end] = vocab.size();
   EXPECT_FALSE(EncodesInParts(*Load(file)));
 }
@@ -181,8 +180,8 @@ TEST(GoldenFilesTest, AllKindsAreThere) {
 }
 
 // A byte-level tokenizer of the bytes and the merges.
-json ByteLevelFile(const std::vector<std::pair<std::string, std::string>>& merges) {
-  json vocab = json::object(), list = json::array();
+Json ByteLevelFile(const std::vector<std::pair<std::string, std::string>>& merges) {
+  Json vocab = Json::object(), list = Json::array();
   for (int byte = 0; byte < 256; ++byte) {
     vocab[BytesToPrintable(std::string(1, static_cast<char>(byte)))] = byte;
   }
@@ -191,7 +190,7 @@ json ByteLevelFile(const std::vector<std::pair<std::string, std::string>>& merge
     vocab.emplace(left + right, vocab.size());
   }
   return {
-      {"added_tokens", json::array()},
+      {"added_tokens", Json::array()},
       {"normalizer", nullptr},
       {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}}},
       {"decoder", {{"type", "ByteLevel"}}},
@@ -199,9 +198,9 @@ json ByteLevelFile(const std::vector<std::pair<std::string, std::string>>& merge
 }
 
 // A tokenizer of characters without pre-tokenizer, with bytes to fall back to.
-json CharacterFile(const std::string& characters,
+Json CharacterFile(const std::string& characters,
                    const std::vector<std::pair<std::string, std::string>>& merges) {
-  json vocab = {{"<unk>", 0}}, list = json::array();
+  Json vocab = {{"<unk>", 0}}, list = Json::array();
   for (int byte = 0; byte < 256; ++byte) {
     char token[8];
     std::snprintf(token, sizeof(token), "<0x%02X>", byte);
@@ -230,10 +229,10 @@ json CharacterFile(const std::string& characters,
 
 // The definition: the earliest merge that applies anywhere in the whole text, at its leftmost
 // place, until none does.
-std::vector<std::string> Naive(const json& file, std::vector<std::string> parts) {
+std::vector<std::string> Naive(const Json& file, std::vector<std::string> parts) {
   for (bool merged = true; merged;) {
     merged = false;
-    for (const json& merge : file["model"]["merges"]) {
+    for (const Json& merge : file["model"]["merges"]) {
       for (size_t i = 0; i + 1 < parts.size() && !merged; ++i) {
         if (parts[i] != merge[0] || parts[i + 1] != merge[1]) continue;
         parts[i] += parts[i + 1];
@@ -261,7 +260,7 @@ TEST(BpeTokenizerTest, EqualsTheDefinitionOnRandomMerges) {
       merges.emplace_back(left, right);
       if (std::ranges::find(known, left + right) == known.end()) known.push_back(left + right);
     }
-    const json file = CharacterFile("abc \u00e9\u4e2d", merges);
+    const Json file = CharacterFile("abc \u00e9\u4e2d", merges);
     const auto tokenizer = Load(file);
     for (int text_number = 0; text_number < 20; ++text_number) {
       std::string text;
@@ -282,7 +281,7 @@ TEST(BpeTokenizerTest, EqualsTheDefinitionOnRandomMerges) {
 TEST(BpeTokenizerTest, LongWordsTakeNearLinearTime) {
   std::vector<std::pair<std::string, std::string>> merges;
   for (std::string a = "a"; a.size() < 100000; a += a) merges.emplace_back(a, a);
-  for (const json& file : {ByteLevelFile(merges), CharacterFile("a", merges)}) {
+  for (const Json& file : {ByteLevelFile(merges), CharacterFile("a", merges)}) {
     const auto tokenizer = Load(file);
     const std::string text(3 << 20, 'a');
     EXPECT_EQ(tokenizer->Encode(text).size(), 24u);
@@ -291,7 +290,7 @@ TEST(BpeTokenizerTest, LongWordsTakeNearLinearTime) {
 }
 
 TEST(BpeTokenizerTest, UnknownCharacters) {
-  json file = CharacterFile("ab", {{"a", "b"}});
+  Json file = CharacterFile("ab", {{"a", "b"}});
   const int32_t first_byte = 1, ab = 259;
   EXPECT_THAT(Load(file)->Encode("ab\u00e9"),
               ElementsAre(ab, first_byte + 0xc3, first_byte + 0xa9));
@@ -308,7 +307,7 @@ TEST(BpeTokenizerTest, UnknownCharacters) {
 }
 
 TEST(BpeTokenizerTest, SpecialIdsComeFromTemplateAndConfig) {
-  json file = ByteLevelFile({{"a", "b"}});
+  Json file = ByteLevelFile({{"a", "b"}});
   file["added_tokens"] = {{{"id", 300}, {"content", "<bos>"}, {"special", true}},
                           {{"id", 301}, {"content", "<|im_end|>"}, {"special", true}},
                           {{"id", 302}, {"content", "<|endoftext|>"}, {"special", true}},
@@ -350,7 +349,7 @@ TEST(BpeTokenizerTest, SpecialIdsComeFromTemplateAndConfig) {
 TEST(BpeTokenizerTest, FoldersKeepTheirConfig) {
   const std::string folder = TestFolder();
   const std::string config = R"({"eos_token": "<end>", "chat_template": "x"})";
-  json file = ByteLevelFile({});
+  Json file = ByteLevelFile({});
   file["added_tokens"] = {{{"id", 256}, {"content", "<end>"}, {"special", true}}};
   WriteText(folder + "/tokenizer.json", file.dump(1));
   WriteText(folder + "/tokenizer_config.json", config);
@@ -391,12 +390,17 @@ TEST(BpeTokenizerTest, TheCacheForgetsNothingThatMatters) {
 class RefusalTest : public testing::Test {
  protected:
   // The error after the value at the pointer is changed.
-  std::string Message(const std::string& pointer, const json& value) const {
-    json file = file_;
-    file[json::json_pointer(pointer)] = value;
+  std::string Message(const std::string& pointer, const Json& value) const {
+    Json file = file_;
+    Json* place = &file;
+    std::istringstream keys(pointer.substr(1));
+    for (std::string key; std::getline(keys, key, '/');) {
+      place = place->is_array() ? &place->at(std::stoi(key)) : &(*place)[key];
+    }
+    *place = value;
     return MessageOf<InputError>([&] { Load(file); });
   }
-  json file_ = ByteLevelFile({{"a", "b"}, {"ab", "c"}});
+  Json file_ = ByteLevelFile({{"a", "b"}, {"ab", "c"}});
 };
 
 TEST_F(RefusalTest, WhatIsNotImplementedIsNamed) {
@@ -425,7 +429,7 @@ TEST_F(RefusalTest, WhatIsNotImplementedIsNamed) {
 TEST_F(RefusalTest, DamagedFilesSayWhere) {
   EXPECT_THAT(Message("/model", 5), HasSubstr("t.json: model: expected an object"));
   EXPECT_THAT(Message("/model/vocab", 5), HasSubstr("model.vocab"));
-  EXPECT_THAT(Message("/model/vocab", json::object()), HasSubstr("single byte 0"));
+  EXPECT_THAT(Message("/model/vocab", Json::object()), HasSubstr("single byte 0"));
   EXPECT_THAT(Message("/model/vocab/a", 1LL << 40), HasSubstr("the id of token \"a\""));
   EXPECT_THAT(Message("/model/vocab/a", -1), HasSubstr("the id of token \"a\""));
   EXPECT_THAT(Message("/model/vocab/a", 1.5), HasSubstr("not an integer"));
@@ -440,8 +444,8 @@ TEST_F(RefusalTest, DamagedFilesSayWhere) {
   EXPECT_THAT(Message("/model/merges/1", "a b"), HasSubstr("already has a merge"));
   EXPECT_THAT(Message("/model/ignore_merges", "yes"), HasSubstr("model.ignore_merges"));
   EXPECT_THAT(Message("/added_tokens", 5), HasSubstr("added_tokens: expected a list"));
-  const json token = {{"id", 258}, {"content", "<x>"}};
-  for (const auto& [key, value, message] : std::vector<std::tuple<std::string, json, std::string>>{
+  const Json token = {{"id", 258}, {"content", "<x>"}};
+  for (const auto& [key, value, message] : std::vector<std::tuple<std::string, Json, std::string>>{
            {"content", 5, "added_tokens[0].content"},
            {"content", "", "must have 1 to"},
            {"content", std::string(2000, 'x'), "must have 1 to"},
@@ -449,27 +453,27 @@ TEST_F(RefusalTest, DamagedFilesSayWhere) {
            {"id", 0, "another token has it"},
            {"rstrip", 1, "added_tokens[0].rstrip"},
            {"flag", true, "added_tokens[0].flag"}}) {
-    json changed = token;
+    Json changed = token;
     changed[key] = value;
-    EXPECT_THAT(Message("/added_tokens", json::array({changed})), HasSubstr(message));
+    EXPECT_THAT(Message("/added_tokens", Json::array({changed})), HasSubstr(message));
   }
   EXPECT_THAT(Message("/added_tokens", {token, {{"id", 258}, {"content", "<y>"}}}),
               HasSubstr("added_tokens[1].id"));
-  json character = CharacterFile("ab", {});
+  Json character = CharacterFile("ab", {});
   character["model"]["unk_token"] = "nothing";
   EXPECT_THAT(MessageOf<InputError>([&] { Load(character); }), HasSubstr("model.unk_token"));
 }
 
 TEST_F(RefusalTest, TemplatesAreChecked) {
-  const auto message = [&](const json& single, const json& tokens) {
+  const auto message = [&](const Json& single, const Json& tokens) {
     return Message(
         "/post_processor",
         {{"type", "TemplateProcessing"}, {"single", single}, {"special_tokens", tokens}});
   };
-  const json text = {{"Sequence", {{"id", "A"}}}}, bos = {{"SpecialToken", {{"id", "b"}}}};
-  EXPECT_THAT(message(json::array({bos}), {{"b", {{"ids", {0}}}}}), HasSubstr("no Sequence"));
-  EXPECT_THAT(message({text, text}, json::object()), HasSubstr("single[1].Sequence"));
-  EXPECT_THAT(message({bos, text}, json::object()), HasSubstr("special_tokens.b"));
+  const Json text = {{"Sequence", {{"id", "A"}}}}, bos = {{"SpecialToken", {{"id", "b"}}}};
+  EXPECT_THAT(message(Json::array({bos}), {{"b", {{"ids", {0}}}}}), HasSubstr("no Sequence"));
+  EXPECT_THAT(message({text, text}, Json::object()), HasSubstr("single[1].Sequence"));
+  EXPECT_THAT(message({bos, text}, Json::object()), HasSubstr("special_tokens.b"));
   EXPECT_THAT(message({bos, text}, {{"b", {{"ids", {999}}}}}), HasSubstr("no token 999"));
   EXPECT_THAT(message({bos, text}, {{"b", {{"ids", "x"}}}}), HasSubstr("not a list"));
 }

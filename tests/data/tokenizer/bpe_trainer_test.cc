@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <set>
 
@@ -19,8 +18,6 @@
 
 namespace lockstep::data {
 namespace {
-
-using Json = nlohmann::json;
 using Sequences = std::vector<std::pair<std::vector<int32_t>, int64_t>>;  // ids, count
 using Strings = std::vector<std::pair<std::string, std::string>>;
 

@@ -4,27 +4,25 @@
 #include <gtest/gtest.h>
 
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
 
 #include "core/error.h"
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "core/io/sha256.h"
 #include "data/tokenizer/byte_alphabet.h"
 #include "tests/data/data_test_util.h"
 
 namespace lockstep::data {
 namespace {
-
-using nlohmann::json;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
 // encoder.json and vocab.bpe of a small vocabulary: the bytes, some words, and the separator.
 struct SmallFiles {
-  json encoder = json::object();
+  Json encoder = Json::object();
   std::string bpe = "#version: 0.2\n";
   SmallFiles() {
     for (int byte = 0; byte < 256; ++byte) {
@@ -148,7 +146,7 @@ class RealGpt2Test : public testing::Test {
     if (!tokenizer_) GTEST_SKIP() << "no shared/data/gpt2 near the workspace";
   }
   static inline std::unique_ptr<Tokenizer> tokenizer_;
-  const json goldens_ = json::parse(ReadFile(TestData("gpt2_goldens.json")));
+  const Json goldens_ = Json::parse(ReadFile(TestData("gpt2_goldens.json")));
 };
 
 // The goldens are what tiktoken and Hugging Face's tokenizers agree on (make_gpt2_goldens.py).
@@ -156,7 +154,7 @@ TEST_F(RealGpt2Test, GivesTheIdsOfOtherImplementations) {
   EXPECT_EQ(tokenizer_->vocab_size(), 50257);
   EXPECT_EQ(tokenizer_->end_of_text(), 50256);
   ASSERT_GE(goldens_["cases"].size(), 30u);
-  for (const json& golden : goldens_["cases"]) {
+  for (const Json& golden : goldens_["cases"]) {
     const std::string text = golden["text"];
     const std::vector<int32_t> ids = tokenizer_->Encode(text);
     EXPECT_EQ(ids, golden["ids"].get<std::vector<int32_t>>()) << text;
@@ -169,7 +167,7 @@ TEST_F(RealGpt2Test, TokenizesTinyShakespeareAsOthersDo) {
   if (!path) GTEST_SKIP() << "no shared/data/tinyshakespeare.txt near the workspace";
   const std::string text = ReadFile(*path);
   const std::vector<int32_t> ids = tokenizer_->Encode(text);
-  const json& golden = goldens_["tinyshakespeare"];
+  const Json& golden = goldens_["tinyshakespeare"];
   EXPECT_EQ(ids.size(), golden["count"].get<size_t>());
   const std::vector<uint16_t> packed(ids.begin(), ids.end());
   EXPECT_EQ(Sha256Of(std::as_bytes(std::span(packed))), golden["uint16_sha256"]);
@@ -178,7 +176,7 @@ TEST_F(RealGpt2Test, TokenizesTinyShakespeareAsOthersDo) {
 
 TEST_F(RealGpt2Test, SurvivesItsOwnJson) {
   const auto same = Tokenizer::FromJson(tokenizer_->ToJson(), "test");
-  for (const json& golden : goldens_["cases"]) {
+  for (const Json& golden : goldens_["cases"]) {
     EXPECT_EQ(same->Encode(golden["text"].get<std::string>()),
               golden["ids"].get<std::vector<int32_t>>());
   }

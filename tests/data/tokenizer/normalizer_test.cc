@@ -5,17 +5,15 @@
 #include <utf8proc.h>
 
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 #include <random>
 
 #include "core/error.h"
+#include "core/io/json.h"
 #include "data/utf8.h"
 #include "tests/data/data_test_util.h"
 
 namespace lockstep::data {
 namespace {
-
-using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
 
@@ -70,7 +68,7 @@ TEST(NormalizerTest, EqualsCompositionOfTheWhole) {
 }
 
 TEST(NormalizerTest, StepsFollowOneAnother) {
-  const json file = {{"type", "Sequence"},
+  const Json file = {{"type", "Sequence"},
                      {"normalizers",
                       {{{"type", "NFC"}},
                        {{"type", "Prepend"}, {"prepend", "_"}},
@@ -83,7 +81,7 @@ TEST(NormalizerTest, StepsFollowOneAnother) {
 }
 
 TEST(NormalizerTest, OthersAreRefusedByName) {
-  const auto message = [](const json& file) {
+  const auto message = [](const Json& file) {
     return MessageOf<InputError>([&] { Normalizer(JsonObject(file, "t.json: normalizer")); });
   };
   EXPECT_THAT(message({{"type", "NFKC"}}),

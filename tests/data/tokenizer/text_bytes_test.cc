@@ -1,16 +1,14 @@
 #include "data/tokenizer/text_bytes.h"
 
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "data/tokenizer/bpe_tokenizer.h"
 #include "tests/data/data_test_util.h"
 
 namespace lockstep::data {
 namespace {
-
-using nlohmann::json;
 
 // Of all tokens but the first, which is no target, in rows that do not divide their number.
 int64_t BytesAfterTheFirst(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
@@ -33,7 +31,7 @@ TEST(TextBytesTest, AreThoseOfTheText) {
 TEST(TextBytesTest, OfHuggingFacesKinds) {
   for (const char* kind :
        {"gpt2", "llama3", "gemma", "llama2_prepend", "nanochat", "qwen2", "smollm", "tekken"}) {
-    const json file = json::parse(ReadFile(TestData(std::string("tokenizers/") + kind + ".json")));
+    const Json file = Json::parse(ReadFile(TestData(std::string("tokenizers/") + kind + ".json")));
     const BpeTokenizer tokenizer(file["tokenizer"], file["tokenizer"].dump(), "", "t.json");
     std::vector<int32_t> ids = tokenizer.Encode(kText);
     std::string rest;
@@ -41,7 +39,7 @@ TEST(TextBytesTest, OfHuggingFacesKinds) {
     ASSERT_TRUE(std::string(kText).ends_with(rest)) << kind << ": " << rest;
     EXPECT_EQ(BytesAfterTheFirst(tokenizer, ids), std::ssize(rest)) << kind;
     // Control tokens, and ids beyond the vocabulary, are no text.
-    for (const json& added : file["tokenizer"]["added_tokens"]) {
+    for (const Json& added : file["tokenizer"]["added_tokens"]) {
       if (added["special"].get<bool>()) ids.push_back(added["id"].get<int32_t>());
     }
     ids.push_back(static_cast<int32_t>(tokenizer.vocab_size()) + 3);

@@ -3,9 +3,8 @@
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "data/tokenizer/byte_tokenizer.h"
 #include "data/tokenizer/char_tokenizer.h"
 #include "data/tokenizer/id_tokenizer.h"
@@ -16,18 +15,18 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-using Json = nlohmann::ordered_json;
 
 class TokenizerDifference : public testing::Test {
  protected:
   // How the tokenizer of `json` differs from that of json_.
-  std::string Difference(const Json& json) const {
-    const auto make = [](const Json& j) { return Tokenizer::FromJson(j.dump(), "test"); };
+  std::string Difference(const OrderedJson& json) const {
+    const auto make = [](const OrderedJson& j) { return Tokenizer::FromJson(j.dump(), "test"); };
     return DifferenceOf(*make(json_), *make(json));
   }
 
-  const Json json_ =
-      Json::parse(ReadFile(TestData("tokenizers/gpt2.json")))["tokenizer"].get<Json>();
+  const OrderedJson json_ =
+      OrderedJson::parse(ReadFile(TestData("tokenizers/gpt2.json")))["tokenizer"]
+          .get<OrderedJson>();
 };
 
 TEST_F(TokenizerDifference, TheSameVocabularyWrittenDifferentlyHasNone) {
@@ -39,8 +38,8 @@ TEST_F(TokenizerDifference, TheSameVocabularyWrittenDifferentlyHasNone) {
 }
 
 TEST_F(TokenizerDifference, NamesTheFirstIdThatHasAnotherText) {
-  Json other = json_;
-  Json& vocab = other["model"]["vocab"];
+  OrderedJson other = json_;
+  OrderedJson& vocab = other["model"]["vocab"];
   const int64_t a = vocab["x"], b = vocab["y"];
   std::swap(vocab["x"], vocab["y"]);
   ASSERT_LT(a, b);
@@ -52,14 +51,15 @@ TEST_F(TokenizerDifference, NamesTheFirstIdThatHasAnotherText) {
 TEST_F(TokenizerDifference, FindsAnyMergeThatIsMissing) {
   const size_t merges = json_["model"]["merges"].size();
   for (const size_t merge : {size_t{0}, merges / 2, merges - 1}) {
-    Json other = json_;
-    other["model"]["merges"].erase(merge);
+    OrderedJson other = json_;
+    OrderedJson::Array& list = other["model"]["merges"].list();
+    list.erase(list.begin() + static_cast<std::ptrdiff_t>(merge));
     EXPECT_THAT(Difference(other), HasSubstr("have the same tokens, but encode \"")) << merge;
   }
 }
 
 TEST_F(TokenizerDifference, FindsAnotherWayOfSplitting) {
-  Json other = json_;
+  OrderedJson other = json_;
   other["pre_tokenizer"] = {
       {"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}};
   EXPECT_THAT(Difference(other), HasSubstr("have the same tokens, but encode \""));

@@ -2,17 +2,14 @@
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "core/error.h"
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "data/tokenizer/tokenizer.h"
 #include "tests/data/data_test_util.h"
 
 namespace lockstep::data {
 namespace {
-
-using nlohmann::json;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -23,17 +20,17 @@ using Ids = std::vector<int32_t>;
 class SlowFolder {
  public:
   explicit SlowFolder(const std::string& name)
-      : golden_(json::parse(ReadFile(TestData("tokenizers/" + name + ".json")))) {
-    const json& model = golden_["tokenizer"]["model"];
+      : golden_(Json::parse(ReadFile(TestData("tokenizers/" + name + ".json")))) {
+    const Json& model = golden_["tokenizer"]["model"];
     std::string merges = "#version: 0.2\n";
-    for (const json& merge : model["merges"]) {
+    for (const Json& merge : model["merges"]) {
       merges += merge.is_string() ? merge.get<std::string>()
                                   : merge[0].get<std::string>() + " " + merge[1].get<std::string>();
       merges += "\n";
     }
     Write("vocab.json", model["vocab"].dump());
     Write("merges.txt", merges);
-    for (json token : golden_["tokenizer"]["added_tokens"]) {
+    for (Json token : golden_["tokenizer"]["added_tokens"]) {
       const std::string id = token["id"].dump();
       token.erase("id");
       decoder_[id] = token;
@@ -47,26 +44,26 @@ class SlowFolder {
     return MessageOf<InputError>([&] { Load(); });
   }
   void ExpectGoldenIds(const Tokenizer& tokenizer) const {
-    for (const json& golden : golden_["cases"]) {
+    for (const Json& golden : golden_["cases"]) {
       const std::string text = golden["text"];
       const Ids ordinary = golden["ordinary"];
       ASSERT_EQ(tokenizer.Encode(text), ordinary) << text;
       ASSERT_EQ(tokenizer.EncodeWithSpecials(text), golden.value("specials", ordinary)) << text;
     }
   }
-  const json& decoder() const { return decoder_; }
+  const Json& decoder() const { return decoder_; }
 
  private:
   const std::string folder_ = TestFolder();
-  const json golden_;
-  json decoder_ = json::object();
+  const Json golden_;
+  Json decoder_ = Json::object();
 };
 
 TEST(TokenizerFolderTest, TheClassDecidesHowTextIsCut) {
   for (const auto& [golden, name] : std::vector<std::pair<std::string, std::string>>{
            {"qwen2", "Qwen2Tokenizer"}, {"gpt2", "GPT2TokenizerFast"}}) {
     const SlowFolder folder(golden);
-    const json config = {{"tokenizer_class", name}, {"added_tokens_decoder", folder.decoder()}};
+    const Json config = {{"tokenizer_class", name}, {"added_tokens_decoder", folder.decoder()}};
     folder.Write("tokenizer_config.json", config.dump());
     const auto tokenizer = folder.Load();
     folder.ExpectGoldenIds(*tokenizer);
@@ -79,7 +76,7 @@ TEST(TokenizerFolderTest, TheClassDecidesHowTextIsCut) {
 TEST(TokenizerFolderTest, WithoutAClassTheModelDecides) {
   const SlowFolder folder("qwen2");
   folder.Write("config.json", R"({"model_type": "qwen3"})");
-  json added = json::object();
+  Json added = Json::object();
   for (const auto& [id, token] : folder.decoder().items()) {
     added[token["content"].get<std::string>()] = std::stoi(id);
   }
@@ -120,17 +117,17 @@ TEST(TokenizerFolderTest, SlowTokenizersPutBosInFront) {
 
 TEST(TokenizerFolderTest, TokensThatOnlyTheConfigHas) {
   const std::string folder = TestFolder();
-  json file = json::parse(ReadFile(TestData("tokenizers/gpt2.json")))["tokenizer"];
-  file["added_tokens"] = json::array();
+  Json file = Json::parse(ReadFile(TestData("tokenizers/gpt2.json")))["tokenizer"];
+  file["added_tokens"] = Json::array();
   const auto size = static_cast<int32_t>(file["model"]["vocab"].size());
   const int32_t known = file["model"]["vocab"]["<|im_end|>"];
   WriteText(folder + "/tokenizer.json", file.dump());
-  const auto with = [&](const json& config) {
+  const auto with = [&](const Json& config) {
     WriteText(folder + "/tokenizer_config.json", config.dump());
     return LoadTokenizer(folder);
   };
   const auto decoder = [](int32_t id, const std::string& content, bool special) {
-    return json{{"added_tokens_decoder",
+    return Json{{"added_tokens_decoder",
                  {{std::to_string(id), {{"content", content}, {"special", special}}}}}};
   };
   // Words of the vocabulary become control tokens; new ones are added behind it.

@@ -3,12 +3,12 @@
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
 
 #include "core/error.h"
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "data/tokenizer/byte_tokenizer.h"
 #include "data/tokenizer/char_tokenizer.h"
 #include "tests/data/data_test_util.h"
@@ -82,14 +82,13 @@ TEST(TokenizerJsonTest, CharAndByteRoundTrip) {
 
 // A token for each character, and for each byte, in the terms of Hugging Face's library.
 TEST(TokenizerJsonTest, CharAndByteAreHuggingFaces) {
-  using nlohmann::json;
-  const json characters = json::parse(CharTokenizer("b\u00e9 a").ToJson());
+  const Json characters = Json::parse(CharTokenizer("b\u00e9 a").ToJson());
   EXPECT_EQ(characters["model"]["type"], "WordLevel");
-  EXPECT_EQ(characters["model"]["vocab"], (json{{" ", 0}, {"a", 1}, {"b", 2}, {"\u00e9", 3}}));
-  EXPECT_FALSE(characters["model"]["vocab"].contains(characters["model"]["unk_token"]));
+  EXPECT_EQ(characters["model"]["vocab"], (Json{{" ", 0}, {"a", 1}, {"b", 2}, {"\u00e9", 3}}));
+  EXPECT_FALSE(characters["model"]["vocab"].contains(characters["model"]["unk_token"].string()));
   EXPECT_EQ(characters["pre_tokenizer"]["pattern"]["Regex"], R"([\s\S])");
   EXPECT_EQ(characters["decoder"]["type"], "Fuse");
-  json bytes = json::parse(ByteTokenizer().ToJson());
+  Json bytes = Json::parse(ByteTokenizer().ToJson());
   EXPECT_EQ(bytes["model"]["vocab"]["A"], 65);
   EXPECT_EQ(bytes["model"]["vocab"].size(), 256u);
   // Read as any file of BPE, it gives the same ids.
@@ -99,7 +98,7 @@ TEST(TokenizerJsonTest, CharAndByteAreHuggingFaces) {
   EXPECT_EQ(bpe->Encode("na\u00efve \xff\n"), ByteTokenizer().Encode("na\u00efve \xff\n"));
   for (const std::string& config :
        {CharTokenizer("a").ConfigJson(), ByteTokenizer().ConfigJson()}) {
-    EXPECT_EQ(json::parse(config)["tokenizer_class"], "PreTrainedTokenizerFast");
+    EXPECT_EQ(Json::parse(config)["tokenizer_class"], "PreTrainedTokenizerFast");
   }
 }
 
@@ -111,7 +110,7 @@ TEST(TokenizerJsonTest, FilesOfEarlierVersionsAreRead) {
 }
 
 TEST(TokenizerJsonTest, OtherWordLevelModelsAreRefused) {
-  nlohmann::json file = nlohmann::json::parse(CharTokenizer("abc").ToJson());
+  Json file = Json::parse(CharTokenizer("abc").ToJson());
   const auto message = [&] {
     return MessageOf<InputError>([&] { Tokenizer::FromJson(file.dump(), "t.json"); });
   };
@@ -124,8 +123,8 @@ TEST(TokenizerJsonTest, OtherWordLevelModelsAreRefused) {
 }
 
 TEST(TokenizerJsonTest, WrongFilesAreRefusedByName) {
-  const auto message = [](const std::string& json) {
-    return MessageOf<InputError>([&] { Tokenizer::FromJson(json, "some/tokenizer.json"); });
+  const auto message = [](const std::string& Json) {
+    return MessageOf<InputError>([&] { Tokenizer::FromJson(Json, "some/tokenizer.json"); });
   };
   const std::string head = R"({"format": "lockstep-tokenizer", "version": 1, "type": )";
   EXPECT_THAT(message("{"), HasSubstr("some/tokenizer.json"));

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <nlohmann/json.hpp>
 #include <random>
 
+#include "core/io/json.h"
 #include "core/thread_pool.h"
 #include "data/corpus.h"
 #include "data/tokenizer/training/bpe_trainer.h"
@@ -36,12 +36,10 @@ std::string AwkwardText(size_t bytes) {
   return text;
 }
 
-using Json = nlohmann::ordered_json;
-
 WordSplitter Gpt2Words() { return MakeWordSplitter(Gpt2PreTokenizer(), nullptr); }
 
 // The pre-tokenizer of a byte-level tokenizer with a pattern of its own.
-Json SplitBy(const std::string& regex) {
+OrderedJson SplitBy(const std::string& regex) {
   return {{"type", "Sequence"},
           {"pretokenizers",
            {{{"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", "Isolated"}},
@@ -81,7 +79,7 @@ TEST_F(WordCountsTest, DoNotDependOnThreadsAndPieces) {
   for (std::string piece; source(&piece); ++pieces) joined += piece;
   EXPECT_EQ(joined, text);
   EXPECT_GE(pieces, 10);
-  for (const Json& pre_tokenizer : {Gpt2PreTokenizer(), SplitBy(kLlama3)}) {
+  for (const OrderedJson& pre_tokenizer : {Gpt2PreTokenizer(), SplitBy(kLlama3)}) {
     const WordSplitter splitter = MakeWordSplitter(pre_tokenizer, nullptr);
     WordCounts expected;
     splitter(text, [&](std::string_view word) { ++expected[std::string(word)]; });

@@ -15,8 +15,6 @@
 
 namespace lockstep {
 namespace {
-
-using nlohmann::json;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
@@ -171,15 +169,15 @@ TEST(Clusters, RanksThatMpirunStartsMeet) {
 // ---- Kubernetes ----
 
 // The environment of the container in pod `index` of an indexed job.
-Environment OfContainer(const json& container, int index) {
+Environment OfContainer(const Json& container, int index) {
   Environment all;
-  for (const json& e : container.value("env", json::array())) {
+  for (const Json& e : container.value("env", Json::array())) {
     std::string& value = all[e["name"].get<std::string>()];
     if (e.contains("value")) {
       value = e["value"].get<std::string>();  // Kubernetes takes nothing but strings
       continue;
     }
-    const json& from = e["valueFrom"];
+    const Json& from = e["valueFrom"];
     if (from.contains("secretKeyRef")) {
       EXPECT_EQ(from["secretKeyRef"]["name"], "lockstep");
       value = "of the secret";
@@ -193,27 +191,27 @@ Environment OfContainer(const json& container, int index) {
 }
 
 // What both manifests must say so that pods that a signal ends are started again, and not counted.
-void ExpectThatSignalsRestart(const json& job_set, const json& job, const json& container) {
-  const json& policy = job_set["failurePolicy"]["rules"][0];
+void ExpectThatSignalsRestart(const Json& job_set, const Json& job, const Json& container) {
+  const Json& policy = job_set["failurePolicy"]["rules"][0];
   EXPECT_EQ(policy["action"], "RestartJobSetAndIgnoreMaxRestarts");
-  EXPECT_EQ(policy["onJobFailureReasons"], json::array({"PodFailurePolicy"}));
+  EXPECT_EQ(policy["onJobFailureReasons"], Json::array({"PodFailurePolicy"}));
   EXPECT_EQ(job["backoffLimit"], 0);
-  const json& rules = job["podFailurePolicy"]["rules"];
+  const Json& rules = job["podFailurePolicy"]["rules"];
   EXPECT_EQ(rules[0]["onPodConditions"][0]["type"], "DisruptionTarget");
   EXPECT_EQ(rules[1]["onExitCodes"]["containerName"], container["name"]);
-  EXPECT_EQ(rules[1]["onExitCodes"]["values"], json::array({128 + 10, 128 + 15}));
-  const json& pod = job["template"]["spec"];
+  EXPECT_EQ(rules[1]["onExitCodes"]["values"], Json::array({128 + 10, 128 + 15}));
+  const Json& pod = job["template"]["spec"];
   EXPECT_EQ(pod["restartPolicy"], "Never") << "which a podFailurePolicy needs";
   EXPECT_GT(pod["terminationGracePeriodSeconds"].get<int>(), 30);
-  for (const json& mount : container["volumeMounts"]) {
+  for (const Json& mount : container["volumeMounts"]) {
     bool found = false;
-    for (const json& volume : pod["volumes"]) found |= volume["name"] == mount["name"];
+    for (const Json& volume : pod["volumes"]) found |= volume["name"] == mount["name"];
     EXPECT_TRUE(found) << mount;
   }
 }
 
 // Starts the launcher of each pod. There is no GPU here, and no such name.
-void ExpectThatPodsMeet(const json& command, std::vector<Environment> pods) {
+void ExpectThatPodsMeet(const Json& command, std::vector<Environment> pods) {
   ASSERT_THAT(command.get<Arguments>(),
               ElementsAre("launch", "--", "train_gpt", testing::_, testing::_));
   std::string address;
@@ -235,10 +233,10 @@ void ExpectThatPodsMeet(const json& command, std::vector<Environment> pods) {
 TEST(Clusters, PodsOfTheJobSetMeet) {
   const auto documents = ReadManifests(ReadFile(kFolder + "jobset.yaml"));
   ASSERT_EQ(documents.size(), 1u);
-  const json& spec = documents[0]["spec"];
-  const json& replicated = spec["replicatedJobs"][0];
-  const json& job = replicated["template"]["spec"];
-  const json& container = job["template"]["spec"]["containers"][0];
+  const Json& spec = documents[0]["spec"];
+  const Json& replicated = spec["replicatedJobs"][0];
+  const Json& job = replicated["template"]["spec"];
+  const Json& container = job["template"]["spec"]["containers"][0];
   ExpectThatSignalsRestart(spec, job, container);
   EXPECT_EQ(job["completions"], job["parallelism"]);
   std::vector<Environment> pods;
@@ -256,20 +254,20 @@ TEST(Clusters, PodsOfTheJobSetMeet) {
 TEST(Clusters, PodsOfTheTrainJobMeet) {
   const auto documents = ReadManifests(ReadFile(kFolder + "trainjob.yaml"));
   ASSERT_EQ(documents.size(), 2u);
-  const json& runtime = documents[0];
-  const json& train_job = documents[1];
-  const json& reference = train_job["spec"]["runtimeRef"];
+  const Json& runtime = documents[0];
+  const Json& train_job = documents[1];
+  const Json& reference = train_job["spec"]["runtimeRef"];
   EXPECT_EQ(reference["kind"], runtime["kind"]);
   EXPECT_EQ(reference["name"], runtime["metadata"]["name"]);
-  const json& replicated = runtime["spec"]["template"]["spec"]["replicatedJobs"][0];
+  const Json& replicated = runtime["spec"]["template"]["spec"]["replicatedJobs"][0];
   EXPECT_EQ(replicated["template"]["metadata"]["labels"],
-            json({{"trainer.kubeflow.org/trainjob-ancestor-step", "trainer"}}));
-  const json& job = replicated["template"]["spec"];
-  const json& container = job["template"]["spec"]["containers"][0];
+            Json({{"trainer.kubeflow.org/trainjob-ancestor-step", "trainer"}}));
+  const Json& job = replicated["template"]["spec"];
+  const Json& container = job["template"]["spec"]["containers"][0];
   EXPECT_EQ(container["name"], "node") << "the one that the trainer gives its variables";
   ExpectThatSignalsRestart(runtime["spec"]["template"]["spec"], job, container);
   // What the trainer adds (pkg/runtime/framework/plugins/torch/torch.go).
-  const json& trainer = train_job["spec"]["trainer"];
+  const Json& trainer = train_job["spec"]["trainer"];
   std::vector<Environment> pods;
   for (int index = 0; index < trainer["numNodes"]; ++index) {
     Environment pod = OfContainer(container, index);
@@ -285,7 +283,7 @@ TEST(Clusters, PodsOfTheTrainJobMeet) {
 
 TEST(Clusters, ManifestsBeyondWhatIsReadAreRefused) {
   EXPECT_EQ(ReadManifests("a:\n  - b: 1\n    c: \"2\"\n  - [x, 3]\n")[0],
-            json::parse(R"({"a": [{"b": 1, "c": "2"}, ["x", 3]]})"));
+            Json::parse(R"({"a": [{"b": 1, "c": "2"}, ["x", 3]]})"));
   for (const char* const text : {"a: |\n", "a: {b: 1}\n", "a: 1 # b\n", "a:\nb: 1\n", "a\n",
                                  "a: 1\n  b: 2\n", "a: 1\na: 2\n"}) {
     EXPECT_THROW(ReadManifests(text), std::runtime_error) << text;

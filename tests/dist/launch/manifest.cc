@@ -7,14 +7,12 @@
 namespace lockstep {
 namespace {
 
-using nlohmann::json;
-
-json Scalar(const std::string& text) {
+Json Scalar(const std::string& text) {
   if (text.size() >= 2 && text.front() == '"' && text.back() == '"') {
     return text.substr(1, text.size() - 2);
   }
   if (text.front() == '[' && text.back() == ']') {
-    json all = json::array();
+    Json all = Json::array();
     std::istringstream items(text.substr(1, text.size() - 2));
     for (std::string item; std::getline(items >> std::ws, item, ',');) all.push_back(Scalar(item));
     return all;
@@ -35,9 +33,9 @@ struct Reader {
 
   size_t Indent() const { return at < lines.size() ? lines[at].find_first_not_of(' ') : 0; }
 
-  json Block() {
+  Json Block() {
     const size_t indent = Indent();
-    json all;
+    Json all;
     for (; at < lines.size() && Indent() == indent;) {
       std::string& line = lines[at];
       if (line.compare(indent, 2, "- ") == 0) {
@@ -66,7 +64,7 @@ struct Reader {
 
 }  // namespace
 
-std::vector<json> ReadManifests(const std::string& text) {
+std::vector<Json> ReadManifests(const std::string& text) {
   std::vector<Reader> documents(1);
   std::istringstream in(text);
   for (std::string line; std::getline(in, line);) {
@@ -77,7 +75,7 @@ std::vector<json> ReadManifests(const std::string& text) {
       documents.back().lines.push_back(line);
     }
   }
-  std::vector<json> all;
+  std::vector<Json> all;
   for (Reader& reader : documents) {
     all.push_back(reader.Block());
     if (reader.at != reader.lines.size()) throw std::runtime_error("more than one block");

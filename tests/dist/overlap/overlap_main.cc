@@ -18,10 +18,10 @@
 #include <ctime>
 #include <iostream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "core/autograd/engine.h"
+#include "core/io/json.h"
 #include "core/thread_pool.h"
 #include "dist/data_parallel/reducer.h"
 #include "dist/world.h"
@@ -109,7 +109,7 @@ class Benchmark {
                      1.0 / static_cast<double>(s.batch * s.width * group.size()),
                      StrCat("root", group.rank()))) {}
 
-  nlohmann::json Run() {
+  Json Run() {
     // A reducer must sum the gradients of each update, so steps without communication come first.
     WarmUpWith(nullptr);
     for (int64_t i = 0; i < settings_.steps; ++i) StepAlone();
@@ -222,7 +222,7 @@ class Benchmark {
     return Slowest(last);
   }
 
-  nlohmann::json Result() {
+  Json Result() {
     double end = 0, all = 0;
     for (size_t b = 0; b < sums_.size(); ++b) {
       end = std::max(end, ReadyTime(static_cast<int64_t>(b))) + sums_[b];

@@ -255,7 +255,7 @@ TEST(TaskResults, AreATableAndJson) {
             "|------|-------:|-----:|--------|--------|-------:|-------:|\n"
             "| piqa |      2 |    3 | none   | acc    | 0.6667 | 0.3333 |\n"
             "| one  |      0 |    1 | none   | acc    | 1.0000 |    nan |\n");
-  const auto json = nlohmann::json::parse(ToJson(results));
+  const auto json = Json::parse(ToJson(results));
   EXPECT_DOUBLE_EQ(json["results"]["piqa"]["acc_stderr,none"].get<double>(), 1.0 / 3);
   EXPECT_TRUE(json["results"]["one"]["acc_stderr,none"].is_null());
   EXPECT_EQ(json["n-samples"]["piqa"], 3);

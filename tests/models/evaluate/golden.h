@@ -3,11 +3,11 @@
 #pragma once
 
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "data/tokenizer/tokenizer.h"
 #include "models/evaluate/request_encoder.h"
 #include "models/gpt/gpt.h"
@@ -18,8 +18,8 @@ namespace lockstep::test {
 inline const std::string kData = "tests/models/evaluate/testdata";
 inline const std::string kEvals = kData + "/evals";
 
-inline const nlohmann::json& Golden() {
-  static const nlohmann::json golden = nlohmann::json::parse(ReadFile(kData + "/golden.json"));
+inline const Json& Golden() {
+  static const Json golden = Json::parse(ReadFile(kData + "/golden.json"));
   return golden;
 }
 

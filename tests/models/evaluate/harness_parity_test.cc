@@ -20,7 +20,7 @@ using test::kEvals;
 using test::TinyEncoder;
 using test::TinyModel;
 
-std::string NameOf(const nlohmann::json& call) {
+std::string NameOf(const Json& call) {
   return StrCat(call["task"].get<std::string>(), ", ", call["shots"].get<int64_t>(),
                 " shots, limit ", call["limit"].get<int64_t>(), ", tokenizer ",
                 call["tokenizer"].get<std::string>());
@@ -36,19 +36,19 @@ const HarnessTask* FindHarnessTask(const std::string& name) {
 TEST(HarnessParity, RequestsAndTheirScores) {
   const auto model = TinyModel();
   int calls = 0;
-  for (const nlohmann::json& call : Golden()["calls"]) {
+  for (const Json& call : Golden()["calls"]) {
     const HarnessTask* const task = FindHarnessTask(call["task"]);
     if (task == nullptr || task->kind == HarnessTask::Kind::kAnswer) continue;
     SCOPED_TRACE(NameOf(call));
     const RequestEncoder encoder = TinyEncoder(call["tokenizer"]);
     const std::string delimiter = task->kind == HarnessTask::Kind::kChoice ? " " : "";
     // The harness has groups in another order.
-    std::map<std::pair<std::string, std::string>, const nlohmann::json*> expected;
-    for (const nlohmann::json& request : call["requests"]) {
+    std::map<std::pair<std::string, std::string>, const Json*> expected;
+    for (const Json& request : call["requests"]) {
       expected[{request[0], request[1]}] = &request;
     }
     std::vector<ScoreRequest> requests;
-    std::vector<const nlohmann::json*> answers;
+    std::vector<const Json*> answers;
     for (const QuestionGroup& group : ReadQuestions(*task, kEvals, call["shots"], call["limit"])) {
       for (const Question& question : group.questions) {
         for (size_t i = 0; i < question.example.options(); ++i) {
@@ -76,7 +76,7 @@ TEST(HarnessParity, RequestsAndTheirScores) {
 TEST(HarnessParity, Figures) {
   const auto model = TinyModel();
   std::set<std::string> tasks;
-  for (const nlohmann::json& call : Golden()["calls"]) {
+  for (const Json& call : Golden()["calls"]) {
     SCOPED_TRACE(NameOf(call));
     const std::string name = call["task"];
     const RequestEncoder encoder = TinyEncoder(call["tokenizer"]);
@@ -122,7 +122,7 @@ TEST(HarnessParity, AnswersAreReadAsTheHarnessReadsThem) {
 }
 
 TEST(HarnessParity, RandomNumbersArePythons) {
-  const nlohmann::json& random = Golden()["random"];
+  const Json& random = Golden()["random"];
   for (const auto& row : random["samples"]) {
     EXPECT_EQ(PythonRandom(row[0]).Sample(row[1], row[2]), row[3].get<std::vector<int64_t>>());
   }
@@ -137,7 +137,7 @@ TEST(HarnessParity, RandomNumbersArePythons) {
 TEST(HarnessParity, CoreIsNanochats) {
   const auto model = TinyModel();
   const RequestEncoder encoder = TinyEncoder("");
-  for (const nlohmann::json& call : Golden()["core"]) {
+  for (const Json& call : Golden()["core"]) {
     const std::string name = "core_" + call["task"].get<std::string>();
     const auto task =
         MakeTask(name, encoder, {.folder = kEvals, .shots = call["shots"], .limit = call["limit"]});

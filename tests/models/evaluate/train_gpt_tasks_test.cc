@@ -47,7 +47,7 @@ class Tasks : public RankRuns {
   // The figures of all lines, as they were written.
   std::vector<std::string> Figures(const std::string& out) const {
     std::vector<std::string> figures;
-    for (const nlohmann::json& line : Metrics(out)) {
+    for (const Json& line : Metrics(out)) {
       if (line.contains("tasks")) figures.push_back(line["step"].dump() + line["tasks"].dump());
     }
     return figures;
@@ -104,7 +104,7 @@ TEST_F(Tasks, AreRefusedBeforeTheRunBegins) {
 
 TEST_F(Tasks, EvaluateGivesTheFiguresOfTheRun) {
   Run(1, "run", Tasked({}));
-  const nlohmann::json last = nlohmann::json::parse(Figures("run").back().substr(2));
+  const Json last = Json::parse(Figures("run").back().substr(2));
   const auto evaluate = [&](const Arguments& more) {
     Arguments all = {"tools/evaluate",
                      "--checkpoint=" + Checkpoint("run", 20),
@@ -122,7 +122,7 @@ TEST_F(Tasks, EvaluateGivesTheFiguresOfTheRun) {
   };
   const auto [table, json] = evaluate({});
   EXPECT_THAT(table, HasSubstr("| lambada_openai |"));
-  const auto results = nlohmann::json::parse(json)["results"];
+  const auto results = Json::parse(json)["results"];
   EXPECT_EQ(results["piqa"]["acc_norm,none"], last["piqa acc_norm"]);
   EXPECT_EQ(results["lambada_openai"]["perplexity,none"], last["lambada_openai perplexity"]);
   EXPECT_EQ(evaluate({"--nproc=2"}).second, json);

@@ -5,10 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "core/io/fault.h"
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "core/io/safetensors.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/gpt/hf/hf_format.h"
@@ -20,8 +20,6 @@
 
 namespace lockstep::models {
 namespace {
-
-using nlohmann::json;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -31,7 +29,7 @@ using testing::Not;
 class ExportGptTest : public testing::Test {
  protected:
   void SetUp() override {
-    const json golden = json::parse(ReadFile("tests/data/testdata/tokenizers/llama3.json"));
+    const Json golden = Json::parse(ReadFile("tests/data/testdata/tokenizers/llama3.json"));
     tokenizer_ = golden["tokenizer"];
     WriteFileAtomically(folder_.Path("tokenizer.json"), tokenizer_.dump());
     GptConfig config = ReadHfConfig("tests/testdata/llama_parity");
@@ -40,7 +38,7 @@ class ExportGptTest : public testing::Test {
     Copy("tokenizer.json", "model/tokenizer.json");
     WriteFileAtomically(
         folder_.Path("model/tokenizer_config.json"),
-        json{{"chat_template", "{{ messages }}"}, {"eos_token", "<|im_end|>"}}.dump());
+        Json{{"chat_template", "{{ messages }}"}, {"eos_token", "<|im_end|>"}}.dump());
     config_.checkpoint = folder_.Path("model");
     config_.out = folder_.Path("out");
   }
@@ -61,7 +59,7 @@ class ExportGptTest : public testing::Test {
   }
 
   const test::TempFolder folder_{"export"};
-  json tokenizer_;
+  Json tokenizer_;
   ExportConfig config_;
 };
 
@@ -80,7 +78,7 @@ TEST_F(ExportGptTest, WritesAFolderThatReadsBack) {
     EXPECT_EQ(ReadFile(JoinPath(config_.out, name)), ReadFile(JoinPath(config_.checkpoint, name)));
   }
   EXPECT_EQ(ReadFile(folder_.Path("out/chat_template.jinja")), "{{ messages }}");
-  const json generation = json::parse(ReadFile(folder_.Path("out/generation_config.json")));
+  const Json generation = Json::parse(ReadFile(folder_.Path("out/generation_config.json")));
   const auto tokenizer = ReadTokenizer(folder_.Path("out"));
   EXPECT_EQ(generation["bos_token_id"], *tokenizer->special_ids().bos);
   EXPECT_THAT(generation["eos_token_id"], testing::Contains(*tokenizer->special_ids().eos));
@@ -127,11 +125,11 @@ TEST_F(ExportGptTest, WritesAFileWithTokenizerAndTemplate) {
 
 TEST_F(ExportGptTest, WritesNamedTemplates) {
   const auto named = [](const char* name, const char* text) {
-    return json{{"name", name}, {"template", text}};
+    return Json{{"name", name}, {"template", text}};
   };
   const auto write = [&](const char* other) {
     WriteFileAtomically(folder_.Path("model/tokenizer_config.json"),
-                        json{{"chat_template", {named("default", "D"), named(other, "T")}}}.dump());
+                        Json{{"chat_template", {named("default", "D"), named(other, "T")}}}.dump());
   };
   write("tool_use");
   EXPECT_EQ(ExportGpt(config_), 0);
@@ -226,13 +224,13 @@ TEST_F(ExportGptTest, SaysWhichTokenEndsAnAnswer) {
     return ReadFile(JoinPath(config_.out, "generation_config.json"));
   };
   for (const auto& [out, eos, want] :
-       {std::tuple("one", json(3), json{3, end}), {"list", json{5, 3}, json{5, 3, end}}}) {
-    EXPECT_EQ(json::parse(generation(out, json{{"eos_token_id", eos}, {"top_k", 20}}.dump())),
-              (json{{"eos_token_id", want}, {"top_k", 20}}));
+       {std::tuple("one", Json(3), Json{3, end}), {"list", Json{5, 3}, Json{5, 3, end}}}) {
+    EXPECT_EQ(Json::parse(generation(out, Json{{"eos_token_id", eos}, {"top_k", 20}}.dump())),
+              (Json{{"eos_token_id", want}, {"top_k", 20}}));
   }
-  const std::string knows = json{{"eos_token_id", {end, 3}}}.dump();
+  const std::string knows = Json{{"eos_token_id", {end, 3}}}.dump();
   EXPECT_EQ(generation("knows", knows), knows);
-  EXPECT_THAT(json::parse(generation("none", "{}"))["eos_token_id"], testing::Contains(end));
+  EXPECT_THAT(Json::parse(generation("none", "{}"))["eos_token_id"], testing::Contains(end));
 
   config_.format = "gguf";
   config_.out = folder_.Path("chat.gguf");
@@ -260,7 +258,7 @@ TEST_F(ExportGptTest, GgufIsExportedToTheFolderThatItCameFrom) {
   EXPECT_TRUE(same("model.safetensors"));
   EXPECT_TRUE(same("chat_template.jinja"));
   const auto ends = [&](const std::string& folder) {
-    return json::parse(ReadFile(folder_.Path(folder + "/generation_config.json")))["eos_token_id"];
+    return Json::parse(ReadFile(folder_.Path(folder + "/generation_config.json")))["eos_token_id"];
   };
   EXPECT_EQ(ends("back"), ends("direct"));
   const auto want = ReadTokenizer(folder_.Path("direct")), got = ReadTokenizer(config_.out);

@@ -7,8 +7,8 @@
 
 #include <bit>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "core/io/json.h"
 #include "models/export/gguf_writer.h"
 #include "models/gpt/peft/layer_names.h"
 #include "models/gpt/peft/merged_weights.h"
@@ -198,7 +198,7 @@ TEST(GgufAdapterTest, ReadsThatOfAnotherProgram) {
   const std::string folder = "tests/models/export/testdata";
   const GptConfig config = ReadHfConfig("tests/testdata/llama_parity");
   const PeftAdapter adapter = PeftAdapter::Open(folder + "/adapter.gguf", config);
-  const auto golden = nlohmann::json::parse(ReadFile(folder + "/adapter_golden.json"));
+  const auto golden = Json::parse(ReadFile(folder + "/adapter_golden.json"));
   const auto bits = [](const Tensor& x) {
     std::vector<uint32_t> out;
     for (const float v : x.To(DType::kF32).ToVector<float>()) {

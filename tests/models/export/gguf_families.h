@@ -2,12 +2,12 @@
 #pragma once
 
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "models/export/gguf_model.h"
 #include "models/gpt/hf/hf_format.h"
 #include "tests/models/export/gguf_file.h"
@@ -23,7 +23,7 @@ using models::GptConfig;
 // A family's parity model, with what llama.cpp can't say changed in config.json.
 struct GgufFamily {
   std::string family, architecture;
-  nlohmann::json changes = nlohmann::json::object();
+  Json changes = Json::object();
   bool random = false;  // the parity model has what llama.cpp lacks; another of its sizes
 };
 
@@ -38,7 +38,7 @@ inline const std::vector<GgufFamily>& GgufFamilyCases() {
       {"qwen3", "qwen3"},
       {"qwen3_moe",
        "qwen3moe",
-       {{"norm_topk_prob", true}, {"mlp_only_layers", nlohmann::json::array()}},
+       {{"norm_topk_prob", true}, {"mlp_only_layers", Json::array()}},
        true},
       {"gemma2", "gemma2", {{"query_pre_attn_scalar", 10}}},
       {"gemma3", "gemma3"},
@@ -52,8 +52,8 @@ inline std::string FolderOf(const GgufFamily& c) {
   return "tests/testdata/" + c.family + "_parity";
 }
 
-inline GptConfig ConfigOf(const GgufFamily& c, const nlohmann::json& changes) {
-  nlohmann::json config = nlohmann::json::parse(ReadFile(FolderOf(c) + "/config.json"));
+inline GptConfig ConfigOf(const GgufFamily& c, const Json& changes) {
+  Json config = Json::parse(ReadFile(FolderOf(c) + "/config.json"));
   config.update(changes);
   return models::FromHfConfig(config.dump(), c.family);
 }

@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "core/io/json.h"
 #include "core/io/safetensors.h"
 #include "models/gpt/hf/hf_format.h"
 #include "tests/message_of.h"
@@ -15,8 +15,6 @@
 
 namespace lockstep::models {
 namespace {
-
-using nlohmann::json;
 using test::GgufFamily;
 using test::GgufFile;
 using test::HfTensorsByHand;
@@ -81,7 +79,7 @@ const GgufFamily& CaseOf(const std::string& family) {
 
 TEST(GgufModelTest, ScalesFrequenciesByATensor) {
   const GgufFamily& c = CaseOf("llama");
-  const GptConfig config = test::ConfigOf(c, json::object());
+  const GptConfig config = test::ConfigOf(c, Json::object());
   const GgufFile file = test::WriteFamily(config, test::FolderOf(c), GgufType::kF32);
   const GgufFile::Tensor& t = file.tensors.at("rope_freqs.weight");
   // By the formula of Llama 3.1's code.
@@ -99,7 +97,7 @@ TEST(GgufModelTest, ScalesFrequenciesByATensor) {
   EXPECT_FALSE(file.Has("llama.rope.scaling.type"));
   const GgufFamily& tied = CaseOf("llama_tied");
   const GgufFile linear =
-      test::WriteFamily(test::ConfigOf(tied, json::object()), test::FolderOf(tied), GgufType::kF32);
+      test::WriteFamily(test::ConfigOf(tied, Json::object()), test::FolderOf(tied), GgufType::kF32);
   EXPECT_EQ(linear.Get<std::string>("llama.rope.scaling.type"), "linear");
   EXPECT_EQ(linear.Get<float>("llama.rope.scaling.factor"), 2);
   EXPECT_FALSE(linear.tensors.contains("output.weight"));
@@ -108,7 +106,7 @@ TEST(GgufModelTest, ScalesFrequenciesByATensor) {
 TEST(GgufModelTest, SaysWhatGemmaIs) {
   const GgufFamily& c = CaseOf("gemma3");
   const GgufFile file =
-      test::WriteFamily(test::ConfigOf(c, json::object()), test::FolderOf(c), GgufType::kF32);
+      test::WriteFamily(test::ConfigOf(c, Json::object()), test::FolderOf(c), GgufType::kF32);
   EXPECT_EQ(file.Get<uint32_t>("gemma3.attention.sliding_window"), 5u);
   EXPECT_EQ(file.Get<uint32_t>("gemma3.attention.sliding_window_pattern"), 3u);
   EXPECT_EQ(file.Get<float>("gemma3.rope.freq_base"), 1000);
@@ -127,7 +125,7 @@ TEST(GgufModelTest, SaysWhatGemmaIs) {
 TEST(GgufModelTest, QuantizesWholeBlocks) {
   const GgufFamily& c = CaseOf("llama");
   const GgufFile file =
-      test::WriteFamily(test::ConfigOf(c, json::object()), test::FolderOf(c), GgufType::kQ8_0);
+      test::WriteFamily(test::ConfigOf(c, Json::object()), test::FolderOf(c), GgufType::kQ8_0);
   EXPECT_EQ(file.Get<uint32_t>("general.file_type"), 7u);
   int quantized = 0, halves = 0;
   for (const auto& [name, t] : file.tensors) {
@@ -152,7 +150,7 @@ TEST(GgufModelTest, WritesATiedHeadWhereItMust) {
 }
 
 TEST(GgufModelTest, RefusesByNameWhatLlamaCppCannotDo) {
-  const auto refused = [](const std::string& family, const json& changes) {
+  const auto refused = [](const std::string& family, const Json& changes) {
     return test::MessageOf<InputError>([&] {
       const GptConfig config = test::ConfigOf(CaseOf(family), changes);
       Gpt model(config);
@@ -160,11 +158,11 @@ TEST(GgufModelTest, RefusesByNameWhatLlamaCppCannotDo) {
       ToGguf(config, ToHfTensors(model), GgufType::kF32, "tiny");
     });
   };
-  EXPECT_THAT(refused("mistral", json::object()),
+  EXPECT_THAT(refused("mistral", Json::object()),
               AllOf(HasSubstr("\"sliding_window\" cannot be written to GGUF"),
                     HasSubstr("at most 5"), HasSubstr("--format=hf")));
   EXPECT_EQ(refused("mistral", {{"max_position_embeddings", 5}}), "no error");
-  EXPECT_THAT(refused("gemma2", json::object()),
+  EXPECT_THAT(refused("gemma2", Json::object()),
               AllOf(HasSubstr("\"query_pre_attn_scalar\""), HasSubstr("10^-1/2")));
   EXPECT_THAT(
       refused("gemma2", {{"query_pre_attn_scalar", 10}, {"attn_logit_softcapping", nullptr}}),
@@ -176,8 +174,8 @@ TEST(GgufModelTest, RefusesByNameWhatLlamaCppCannotDo) {
               HasSubstr("\"tie_word_embeddings\""));
   EXPECT_THAT(refused("gemma3", {{"attn_logit_softcapping", 50}}),
               HasSubstr("\"attn_logit_softcapping\""));
-  EXPECT_THAT(refused("smollm3", json::object()), HasSubstr("\"no_rope_layers\""));
-  EXPECT_THAT(refused("qwen3_moe", {{"norm_topk_prob", false}, {"mlp_only_layers", json::array()}}),
+  EXPECT_THAT(refused("smollm3", Json::object()), HasSubstr("\"no_rope_layers\""));
+  EXPECT_THAT(refused("qwen3_moe", {{"norm_topk_prob", false}, {"mlp_only_layers", Json::array()}}),
               HasSubstr("\"norm_topk_prob\""));
   EXPECT_THAT(refused("qwen3_moe", {{"norm_topk_prob", true}, {"mlp_only_layers", {0}}}),
               HasSubstr("\"mlp_only_layers\""));

@@ -7,9 +7,9 @@
 #include <bit>
 #include <cstring>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "data/conversations/model_template.h"
 #include "data/tokenizer/bpe_tokenizer.h"
 #include "models/checkpoint/checkpoint.h"
@@ -21,8 +21,6 @@
 
 namespace lockstep::models {
 namespace {
-
-using nlohmann::json;
 using test::GgufFamily;
 using test::GgufFamilyCases;
 using testing::AllOf;
@@ -137,7 +135,7 @@ INSTANTIATE_TEST_SUITE_P(All, ReadFamilies, testing::Range(size_t{0}, GgufFamily
 TEST(GgufReaderTest, ReadsEachTypeAsGgufPyDoes) {
   const std::string folder = "tests/models/export/testdata/";
   const GgufFile file = GgufFile::Open(folder + "types.gguf");
-  const json golden = json::parse(ReadFile(folder + "types_golden.json"));
+  const Json golden = Json::parse(ReadFile(folder + "types_golden.json"));
   ASSERT_EQ(file.tensors().size(), golden.size());
   for (const auto& [name, entry] : file.tensors()) {
     EXPECT_EQ(GgufTypeName(static_cast<uint32_t>(entry.type)), golden.at(name).at("type"));
@@ -283,8 +281,8 @@ TEST(GgufReaderTest, RefusesFilesOfOtherKinds) {
 
 // ---- Tokenizers. ----
 
-json Golden(const std::string& kind) {
-  return json::parse(ReadFile("tests/data/testdata/tokenizers/" + kind + ".json"));
+Json Golden(const std::string& kind) {
+  return Json::parse(ReadFile("tests/data/testdata/tokenizers/" + kind + ".json"));
 }
 
 std::unique_ptr<data::Tokenizer> Reread(const data::Tokenizer& source, GgufMetadata more = {}) {
@@ -309,13 +307,13 @@ void ExpectSame(const data::Tokenizer& a, const data::Tokenizer& b, const std::s
 
 TEST(GgufReaderTest, ByteLevelTokenizersHaveTheirIdsBack) {
   for (const char* kind : {"gpt2", "smollm", "llama3", "qwen2", "gpt4o", "tekken"}) {
-    const json golden = Golden(kind);
-    json tokenizer = golden["tokenizer"];
+    const Json golden = Golden(kind);
+    Json tokenizer = golden["tokenizer"];
     if (std::string(kind) == "tekken") tokenizer["model"]["ignore_merges"] = true;
     const data::BpeTokenizer source(tokenizer, tokenizer.dump(), "", "t.json");
     const auto read = Reread(source);
     ExpectSame(*read, source, kind);
-    for (const json& c : golden["cases"]) {
+    for (const Json& c : golden["cases"]) {
       const std::string text = c["text"];
       EXPECT_EQ(read->Encode(text), source.Encode(text)) << kind << ": " << text;
       EXPECT_EQ(read->EncodeWithSpecials(text), source.EncodeWithSpecials(text)) << kind;
@@ -325,12 +323,12 @@ TEST(GgufReaderTest, ByteLevelTokenizersHaveTheirIdsBack) {
 
 TEST(GgufReaderTest, SentencePieceTokenizersHaveTheirIdsBack) {
   for (const char* kind : {"llama2_prepend", "gemma"}) {
-    const json golden = Golden(kind);
-    const json tokenizer = test::WithAllMerges(golden["tokenizer"]);
+    const Json golden = Golden(kind);
+    const Json tokenizer = test::WithAllMerges(golden["tokenizer"]);
     const data::BpeTokenizer source(tokenizer, tokenizer.dump(), "", "t.json");
     const auto read = Reread(source);
     ExpectSame(*read, source, kind);
-    for (const json& c : golden["cases"]) {
+    for (const Json& c : golden["cases"]) {
       const std::string text = c["text"];
       EXPECT_EQ(read->EncodeWithSpecials(text), source.EncodeWithSpecials(text))
           << kind << ": " << text;
@@ -348,10 +346,10 @@ TEST(GgufReaderTest, CharactersAndBytesComeBack) {
 }
 
 TEST(GgufReaderTest, KeepsChatTemplates) {
-  const json tokenizer = Golden("qwen2")["tokenizer"];
+  const Json tokenizer = Golden("qwen2")["tokenizer"];
   const data::BpeTokenizer qwen(tokenizer, tokenizer.dump(), "", "t.json");
   const auto config = [&](GgufMetadata more) {
-    return json::parse(Reread(qwen, std::move(more))->ConfigJson());
+    return Json::parse(Reread(qwen, std::move(more))->ConfigJson());
   };
   EXPECT_FALSE(config({}).contains("chat_template"));
   EXPECT_EQ(config({{"tokenizer.chat_template", std::string("D")}})["chat_template"], "D");
@@ -359,7 +357,7 @@ TEST(GgufReaderTest, KeepsChatTemplates) {
       config({{"tokenizer.chat_template", std::string("D")},
               {"tokenizer.chat_template.tools", std::string("T")},
               {"tokenizer.chat_templates", std::vector<std::string>{"tools"}}})["chat_template"],
-      json::array(
+      Json::array(
           {{{"name", "default"}, {"template", "D"}}, {{"name", "tools"}, {"template", "T"}}}));
   // No folder has one, but the tokenizer does.
   const data::ModelTemplate found = data::LoadModelTemplate(

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "core/io/file.h"
 #include "core/io/json.h"
@@ -15,24 +14,22 @@
 
 namespace lockstep::models {
 namespace {
-
-using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using Ids = std::vector<int32_t>;
 
-json Golden(const std::string& kind) {
-  return json::parse(ReadFile("tests/data/testdata/tokenizers/" + kind + ".json"));
+Json Golden(const std::string& kind) {
+  return Json::parse(ReadFile("tests/data/testdata/tokenizers/" + kind + ".json"));
 }
 
-std::unique_ptr<data::Tokenizer> Load(const json& tokenizer) {
+std::unique_ptr<data::Tokenizer> Load(const Json& tokenizer) {
   return std::make_unique<data::BpeTokenizer>(tokenizer, tokenizer.dump(), "", "t.json");
 }
 
 class Exported {
  public:
-  explicit Exported(const json& tokenizer, int64_t more = 0)
+  explicit Exported(const Json& tokenizer, int64_t more = 0)
       : source(Load(tokenizer)),
         gguf(ToGgufTokenizer(*source, source->vocab_size() + more, "t.json")),
         values_(gguf.metadata.begin(), gguf.metadata.end()) {}
@@ -50,7 +47,7 @@ class Exported {
   const std::map<std::string, GgufValue> values_;
 };
 
-std::string Refusal(const json& tokenizer) {
+std::string Refusal(const Json& tokenizer) {
   return test::MessageOf<InputError>([&] { Exported{tokenizer}; });
 }
 
@@ -59,7 +56,7 @@ TEST(GgufTokenizerTest, NamesTheCutOfByteLevelOnes) {
                                                    {"llama3", "llama-bpe"}, {"qwen2", "qwen2"},
                                                    {"gpt4o", "gpt-4o"},     {"tekken", "tekken"}};
   for (const auto& [kind, pre] : pres) {
-    json tokenizer = Golden(kind)["tokenizer"];
+    Json tokenizer = Golden(kind)["tokenizer"];
     if (kind == "tekken") tokenizer["model"]["ignore_merges"] = true;
     const Exported e(tokenizer);
     EXPECT_EQ(e.Get<std::string>("model"), "gpt2") << kind;
@@ -67,14 +64,14 @@ TEST(GgufTokenizerTest, NamesTheCutOfByteLevelOnes) {
     EXPECT_FALSE(e.Has("scores")) << kind;
     const auto tokens = e.Get<std::vector<std::string>>("tokens");
     ASSERT_EQ(std::ssize(tokens), e.source->vocab_size());
-    const json& model = tokenizer["model"];
+    const Json& model = tokenizer["model"];
     for (const auto& [token, id] : model["vocab"].items()) {
       EXPECT_EQ(tokens[id.get<size_t>()], token) << kind;
     }
     const auto merges = e.Get<std::vector<std::string>>("merges");
     ASSERT_EQ(merges.size(), model["merges"].size());
     for (size_t i = 0; i < merges.size(); ++i) {
-      const json& m = model["merges"][i];
+      const Json& m = model["merges"][i];
       EXPECT_EQ(merges[i], m.is_string() ? m.get<std::string>()
                                          : m[0].get<std::string>() + " " + m[1].get<std::string>());
     }
@@ -87,10 +84,10 @@ TEST(GgufTokenizerTest, NamesTheCutOfByteLevelOnes) {
                 AllOf(HasSubstr("pre_tokenizer"), HasSubstr("gpt-2, smollm, llama-bpe")))
         << kind;
   }
-  json llama3 = Golden("llama3")["tokenizer"];
+  Json llama3 = Golden("llama3")["tokenizer"];
   llama3["model"]["ignore_merges"] = false;
   EXPECT_EQ(Exported(llama3).Get<std::string>("pre"), "smaug-bpe");
-  json qwen2 = Golden("qwen2")["tokenizer"];
+  Json qwen2 = Golden("qwen2")["tokenizer"];
   qwen2["model"]["ignore_merges"] = true;
   EXPECT_THAT(Refusal(qwen2), HasSubstr("ignore_merges"));
 }
@@ -99,9 +96,9 @@ TEST(GgufTokenizerTest, MarksTokens) {
   const Exported e(Golden("llama3")["tokenizer"], /*more=*/3);
   const auto types = e.Get<Ids>("token_type");
   const auto tokens = e.Get<std::vector<std::string>>("tokens");
-  const json added = Golden("llama3")["tokenizer"]["added_tokens"];
+  const Json added = Golden("llama3")["tokenizer"]["added_tokens"];
   ASSERT_GT(added.size(), 0u);
-  for (const json& token : added) {
+  for (const Json& token : added) {
     const auto id = token["id"].get<size_t>();
     EXPECT_EQ(tokens[id], token["content"]);
     EXPECT_EQ(types[id], token["special"].get<bool>() ? 3 : 4);
@@ -163,7 +160,7 @@ Ids TokenizeByScores(const std::string& text, const Exported& e) {
 class SentencePieceTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(SentencePieceTest, ScoresGiveTheIdsOfMerges) {
-  const json golden = Golden(GetParam());
+  const Json golden = Golden(GetParam());
   const Exported e(test::WithAllMerges(golden["tokenizer"]));
   EXPECT_EQ(e.Get<std::string>("model"), "llama");
   EXPECT_FALSE(e.Has("merges"));
@@ -176,9 +173,9 @@ TEST_P(SentencePieceTest, ScoresGiveTheIdsOfMerges) {
   EXPECT_EQ(std::ranges::count(types, 6), 256);
   EXPECT_EQ(std::ranges::count(types, 2), 1);
   int compared = 0;
-  for (const json& c : golden["cases"]) {
+  for (const Json& c : golden["cases"]) {
     const std::string text = c["text"];
-    const auto spells_added = [&](const json& token) {
+    const auto spells_added = [&](const Json& token) {
       return text.find(token["content"].get<std::string>()) != std::string::npos;
     };
     if (std::ranges::any_of(golden["tokenizer"]["added_tokens"], spells_added)) continue;
@@ -231,14 +228,14 @@ TEST(GgufTokenizerTest, AddedTokensThatTheModelLacksAreLeftOut) {
 TEST(GgufTokenizerTest, RefusesWhatItCannotSay) {
   EXPECT_THAT(Refusal(Golden("llama2_prepend")["tokenizer"]),
               AllOf(HasSubstr("t.json: model.merges"), HasSubstr("not all there are")));
-  const json llama2 = test::WithAllMerges(Golden("llama2_prepend")["tokenizer"]);
-  json j = llama2;
-  json& merges = j["model"]["merges"];
-  const auto made = [](const json& m) { return m[0].get<std::string>() + m[1].get<std::string>(); };
+  const Json llama2 = test::WithAllMerges(Golden("llama2_prepend")["tokenizer"]);
+  Json j = llama2;
+  Json::Array& merges = j["model"]["merges"].list();
+  const auto made = [](const Json& m) { return m[0].get<std::string>() + m[1].get<std::string>(); };
   for (size_t i = 1; i < merges.size(); ++i) {
     if (made(merges[i]) != made(merges[i - 1])) continue;
-    const json apart = merges[i];
-    merges.erase(i);
+    const Json apart = merges[i];
+    merges.erase(merges.begin() + static_cast<std::ptrdiff_t>(i));
     merges.push_back(apart);
     break;
   }
@@ -252,7 +249,7 @@ TEST(GgufTokenizerTest, RefusesWhatItCannotSay) {
                   [&] { ToGgufTokenizer(*source, source->vocab_size() - 1, "t.json"); }),
               AllOf(HasSubstr(StrCat("has ", source->vocab_size(), " tokens")),
                     HasSubstr("another model")));
-  json gpt2 = Golden("gpt2")["tokenizer"];
+  Json gpt2 = Golden("gpt2")["tokenizer"];
   gpt2["pre_tokenizer"]["add_prefix_space"] = true;
   EXPECT_THAT(Refusal(gpt2), HasSubstr("add_prefix_space"));
 }

@@ -5,9 +5,9 @@
 
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "core/io/fault.h"
+#include "core/io/json.h"
 #include "tests/message_of.h"
 #include "tests/models/export/gguf_file.h"
 #include "tests/models/temp_folder.h"
@@ -87,8 +87,7 @@ TEST(GgufWriterTest, WritesInPieces) {
 
 // tests/peers/make_gguf_goldens.py made it, with gguf-py.
 TEST(GgufWriterTest, Q8HasTheBitsOfGgufPy) {
-  const auto golden =
-      nlohmann::json::parse(ReadFile("tests/models/export/testdata/q8_0_golden.json"));
+  const auto golden = Json::parse(ReadFile("tests/models/export/testdata/q8_0_golden.json"));
   const std::vector<uint32_t> bits = golden["f32_bits"];
   const std::vector<uint8_t> blocks = golden["blocks"];
   std::vector<float> x;

@@ -5,10 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "core/autograd/engine.h"
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "core/io/safetensors.h"
 #include "data/token_file.h"
 #include "models/gpt/hf/hf_format.h"
@@ -16,8 +16,6 @@
 
 namespace lockstep::models {
 namespace {
-
-using Json = nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
 

@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "core/io/safetensors.h"
 #include "models/gpt/hf/hf_format.h"
 #include "tests/message_of.h"
@@ -34,7 +34,7 @@ TEST(HfFolder, ALargeModelIsSeveralFilesThatLoadAsOne) {
   const auto one = SafetensorsFile::Open(whole + "/model.safetensors");
   for (const int64_t max_bytes : {1, 2000, 8000}) {
     const std::string to = folder(max_bytes);
-    const auto index = nlohmann::json::parse(ReadFile(to + "/model.safetensors.index.json"));
+    const auto index = Json::parse(ReadFile(to + "/model.safetensors.index.json"));
     std::set<std::string> files;
     int64_t total = 0;
     for (const SafetensorsEntry& e : one.entries()) {

@@ -6,13 +6,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 #include <ostream>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "models/memory/memory_plan.h"
 #include "models/train/run_setup.h"
 #include "tests/models/parsed_run.h"
@@ -100,13 +100,13 @@ inline Result Train(const MemoryRow& row, const std::string& limit = "8G") {
 }
 
 // The lines of the first rank's metrics.
-inline std::vector<nlohmann::json> Steps(const MemoryRow& row) {
+inline std::vector<Json> Steps(const MemoryRow& row) {
   std::istringstream lines(ReadFile(JoinPath(Folder(row), "metrics.jsonl")));
-  std::vector<nlohmann::json> steps;
-  for (std::string line; std::getline(lines, line);) steps.push_back(nlohmann::json::parse(line));
+  std::vector<Json> steps;
+  for (std::string line; std::getline(lines, line);) steps.push_back(Json::parse(line));
   return steps;
 }
-inline nlohmann::json LastStep(const MemoryRow& row) { return Steps(row).back(); }
+inline Json LastStep(const MemoryRow& row) { return Steps(row).back(); }
 
 inline void Tell(const MemoryRow& row, int64_t planned, double measured) {
   std::printf("%-32s planned %9lld measured %9.0f: %+.2f%%\n", row.name,

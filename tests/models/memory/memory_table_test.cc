@@ -88,6 +88,29 @@ bool CannotRun(const Row& row) {
   return row.gpu && !(cuda::Simulated() && test::WhyProgramsHaveNoGpus(1).empty());
 }
 
+double SumOf(const Json& amounts) {
+  double sum = 0;
+  for (const auto& [owner, amount] : amounts.items()) sum += amount.get<double>();
+  return sum;
+}
+
+// Each byte of the peak has an owner in the run's ledger, and each millisecond of its steps.
+void ExpectAnOwnerForAll(const Row& row) {
+  const Json ledger = LastStep(row)["ledger"];
+  double peak = 0, ms = 0;
+  const std::vector<Json> steps = Steps(row);
+  for (const Json& step : steps) {
+    peak = std::max(peak, step["memory_bytes"].get<double>());
+    ms += step["ms"].get<double>() / static_cast<double>(steps.size());
+  }
+  EXPECT_NEAR(SumOf(ledger["bytes"]), peak, 1e-9 * peak) << ledger;
+  EXPECT_LT(std::abs(ledger["bytes"].value("unexplained", 0.0)), 0.02 * peak) << ledger;
+  // What the loop does between its steps is the ledger's alone.
+  const double between = ledger["ms"].value("unexplained", 0.0);
+  EXPECT_LE(SumOf(ledger["ms"]) - between, (1 + 1e-6) * ms) << ledger;
+  EXPECT_GE(SumOf(ledger["ms"]), (1 - 1e-6) * ms) << ledger;
+}
+
 class MemoryTable : public testing::TestWithParam<Row> {};
 
 TEST_P(MemoryTable, ThePlanIsWhatTheAllocatorMeasures) {
@@ -100,6 +123,7 @@ TEST_P(MemoryTable, ThePlanIsWhatTheAllocatorMeasures) {
   const auto planned = static_cast<double>(plan.peak.total());
   EXPECT_NEAR(planned, measured, 0.01 * measured) << Table(plan, kCpu);  // 3% are promised
   Tell(row, plan.peak.total(), measured);
+  ExpectAnOwnerForAll(row);
 }
 
 INSTANTIATE_TEST_SUITE_P(Rows, MemoryTable, testing::ValuesIn(Drawn(kRows)),

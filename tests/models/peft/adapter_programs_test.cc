@@ -3,10 +3,10 @@
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "core/io/safetensors.h"
 #include "core/io/safetensors_writer.h"
 #include "models/gpt/hf/hf_format.h"
@@ -81,11 +81,11 @@ std::string Text(const std::vector<std::string>& command) {
 
 // The losses of a run's steps are those of a golden.
 void ExpectLosses(const std::string& out, const std::string& steps) {
-  const auto golden = nlohmann::json::parse(ReadFile(steps)).at("steps");
+  const auto golden = Json::parse(ReadFile(steps)).at("steps");
   std::istringstream lines(ReadFile(out + "/metrics.jsonl"));
   size_t step = 0;
   for (std::string line; std::getline(lines, line);) {
-    const auto metrics = nlohmann::json::parse(line);
+    const auto metrics = Json::parse(line);
     if (!metrics.contains("loss")) continue;  // of no step
     ASSERT_LT(step, golden.size());
     const double expected = golden[step].at("loss");

@@ -3,8 +3,6 @@
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "core/io/safetensors.h"
@@ -20,8 +18,6 @@
 
 namespace lockstep::models {
 namespace {
-
-using Json = nlohmann::json;
 using test::MessageOf;
 using testing::AllOf;
 using testing::HasSubstr;
@@ -47,7 +43,7 @@ std::string Changed(const std::string& family, const std::function<void(Json&, T
   FileWriter out(folder + "/adapter_model.safetensors");
   WriteSafetensors(out, items);
   out.Close();
-  WriteFileAtomically(folder + "/adapter_config.json", DumpJson(j));
+  WriteFileAtomically(folder + "/adapter_config.json", j.dump());
   return folder;
 }
 

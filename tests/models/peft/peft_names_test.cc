@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "core/io/file.h"
 #include "core/io/json.h"
@@ -13,8 +12,6 @@
 
 namespace lockstep::models {
 namespace {
-
-using Json = nlohmann::ordered_json;
 using test::MessageOf;
 using testing::HasSubstr;
 
@@ -56,11 +53,11 @@ TEST(PeftConfigs, OfPatternsThatOverlapTheFirstCounts) {
 
 // What PEFT found in a model of 12 layers (tests/peers/make_peft_names.py).
 TEST(PeftConfigs, NameTheModulesThatPeftFinds) {
-  const Json golden = Json::parse(ReadFile("tests/testdata/peft_names.json"));
+  const OrderedJson golden = OrderedJson::parse(ReadFile("tests/testdata/peft_names.json"));
   const auto modules = golden["modules"].get<std::vector<std::string>>();
   int refused = 0, adapters = 0, saved = 0;
-  for (const Json& one : golden["cases"]) {
-    const std::string text = DumpJson(one["config"]);
+  for (const OrderedJson& one : golden["cases"]) {
+    const std::string text = one["config"].dump();
     SCOPED_TRACE(text);
     if (one["found"].is_null()) {
       EXPECT_THAT(MessageOf<InputError>([&] { ParsePeftConfig(text, "c.json"); }),
@@ -80,7 +77,7 @@ TEST(PeftConfigs, NameTheModulesThatPeftFinds) {
         if (config.Saves(modules[i])) saves.push_back(i);
       }
       std::map<size_t, std::pair<int64_t, double>> expected;
-      for (const Json& target : one["found"]["targets"])
+      for (const OrderedJson& target : one["found"]["targets"])
         expected[target[0]] = {target[1], target[2]};
       EXPECT_EQ(targets, expected);
       // PEFT looks at what is saved only if there are adapters.

@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "core/autograd/engine.h"
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "core/io/safetensors.h"
 #include "data/token_file.h"
 #include "models/gpt/hf/hf_format.h"
@@ -23,8 +23,6 @@
 
 namespace lockstep::models {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr int64_t kLength = 24;
 

@@ -159,6 +159,8 @@ TEST(PlannedLedger, OwnersAddUpToTheStep) {
         Layout{.mesh = {.tp = 2, .pp = 4}, .schedule = "zbv", .grad_accum = 8}}) {
     const StepTime time = TimeOf(model, layout, ParseCluster("8xH100", "bf16"));
     EXPECT_NEAR(Sum(ByOwner(time)), 1e3 * time.total, 1e-6 * time.total) << Describe(layout);
+    for (const auto& [owner, ms] : ByOwner(time)) EXPECT_GE(ms, 0) << owner;
+    for (const double part : {time.norms, time.activations, time.loss}) EXPECT_GT(part, 0);
   }
 }
 

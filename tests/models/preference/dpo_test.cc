@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <numbers>
 #include <utility>
 #include <vector>
@@ -46,7 +45,7 @@ void ExpectNear(const Tensor& got, const Tensor& want, double tolerance, const s
   }
 }
 
-DpoOptions OptionsOf(const nlohmann::json& j) {
+DpoOptions OptionsOf(const Json& j) {
   return {.loss = j.at("loss") == "ipo" ? DpoLossKind::kIpo : DpoLossKind::kSigmoid,
           .beta = j.at("beta"),
           .label_smoothing = j.at("label_smoothing")};
@@ -91,7 +90,7 @@ void DpoGoldenTest::CheckAll(DType dtype, int64_t loss_chunk, double tolerance) 
     const NoGrad no_grad;
     reference = -head(Get("reference_x"), targets);
   }
-  const nlohmann::json variants = ParseJson(file_.metadata().at("variants"), "variants");
+  const Json variants = ParseJson(file_.metadata().at("variants"), "variants");
   ASSERT_EQ(variants.size(), 4u);
   for (const auto& [name, j] : variants.items()) {
     SCOPED_TRACE(StrCat(name, " in ", dtype, " with chunks of ", loss_chunk));

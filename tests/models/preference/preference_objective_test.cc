@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <numbers>
 #include <vector>
 
@@ -56,7 +55,7 @@ TEST_P(DpoParity, LossesRewardsAndGradientsOfAdapters) {
                      .inputs = ids.ToVector<int32_t>(),
                      .targets = golden.Get("labels").ToTensor().ToVector<int32_t>()};
     std::ranges::replace(rows.targets, -100, data::kIgnoreIndex);
-    const nlohmann::json variants = ParseJson(golden.metadata().at("variants"), "variants");
+    const Json variants = ParseJson(golden.metadata().at("variants"), "variants");
     ASSERT_EQ(variants.size(), 3u);
     for (const auto& [name, j] : variants.items()) {
       SCOPED_TRACE(StrCat(name, ", chunks of ", loss_chunk));

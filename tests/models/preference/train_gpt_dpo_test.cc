@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "core/io/file.h"
 #include "core/io/json.h"
@@ -14,8 +13,6 @@
 
 namespace lockstep {
 namespace {
-
-using Json = nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
 
@@ -32,9 +29,10 @@ class Dpo : public RankRuns {
     added.push_back(data::SpecialTokenJson<Json>(256, "<|im_start|>"));
     added.push_back(data::SpecialTokenJson<Json>(257, "<|im_end|>"));
     WriteFileAtomically(Path("tokenizer/tokenizer.json"),
-                        DumpJson(data::ByteLevelBpeJson<Json>(vocab, Json::array(), added, nullptr,
-                                                              data::ByteLevelJson<Json>(false),
-                                                              data::ByteLevelJson<Json>(false))));
+                        (data::ByteLevelBpeJson<Json>(vocab, Json::array(), added, nullptr,
+                                                      data::ByteLevelJson<Json>(false),
+                                                      data::ByteLevelJson<Json>(false)))
+                            .dump());
     WriteFileAtomically(Path("template.jinja"),
                         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
                         "<|im_end|>\n{% endfor %}"
@@ -44,8 +42,7 @@ class Dpo : public RankRuns {
     for (int i = 0; i < 40; ++i) {
       const std::string small = std::string(1, static_cast<char>('a' + i % 26)) + "yes";
       const std::string large = std::string(1, static_cast<char>('A' + i % 25)) + "NO";
-      pairs +=
-          DumpJson(Json{{"prompt", std::to_string(i)}, {"chosen", small}, {"rejected", large}});
+      pairs += Json{{"prompt", std::to_string(i)}, {"chosen", small}, {"rejected", large}}.dump();
       pairs += "\n";
     }
     WriteFileAtomically(Path("base.txt"), text);

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
+#include "core/io/json.h"
 
 namespace lockstep::models {
 namespace {
@@ -55,7 +55,7 @@ TEST(Ledger, KernelsHaveOwners) {
   const Ledger ledger = MakeLedger(History(true), {.between_ms = 1.5});
   EXPECT_NEAR(Of(ledger.ms, kProducts), 50, 1e-9);
   EXPECT_NEAR(Of(ledger.ms, kAttention), 5, 1e-9);
-  EXPECT_NEAR(Of(ledger.ms, kOtherKernels), 2, 1e-9);
+  EXPECT_NEAR(Of(ledger.ms, kActivations), 2, 1e-9);
   EXPECT_NEAR(Of(ledger.ms, kUpdate), 9, 1e-9);
   EXPECT_NEAR(Of(ledger.ms, "messages of tp"), 9, 1e-9);
   // What is exposed after backward, and what is waited for within it.
@@ -98,7 +98,7 @@ TEST(Ledger, IsEmptyBeforeTheFirstStep) {
 TEST(Ledger, IsALine) {
   const Ledger ledger = MakeLedger(
       History(true), {.planned_ms = {{kProducts, 45}}, .planned_bytes = {{"parameters", 1000}}});
-  const auto line = nlohmann::json::parse(ToJson(ledger));
+  const auto line = Json::parse(ToJson(ledger));
   EXPECT_NEAR(line["ms"]["products"], 50, 1e-9);
   EXPECT_EQ(line["planned_ms"]["products"], 45);
   EXPECT_EQ(line["bytes"]["unexplained"], 3);

@@ -4,13 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "core/io/json.h"
 #include "models/report/format.h"
+#include "models/report/json_lines.h"
 
 namespace lockstep::models {
 namespace {
+
+using Lines = JsonLinesWriter::Lines;
 
 void NoWarning(const std::string& text) { ADD_FAILURE() << text; }
 
@@ -29,48 +32,47 @@ StepMetrics At(int64_t step) {
 TEST(Metrics, ALinePerStepThatAnyJsonReaderTakes) {
   const std::string path = testing::TempDir() + "/metrics_plain.jsonl";
   {
-    MetricsWriter out(path, 1, NoWarning);
-    out.Write(At(1));
+    JsonLinesWriter out(path, "metrics", 1, NoWarning, Lines::kEvery);
+    out.Write(ToJson(At(1)));
     StepMetrics m = At(2);
     m.val_loss = 2.25;
     m.val_bpb = 1.5;
     m.val_sources = {{"web", 2.5, 1.625}, {"chat", 2.0}};
-    out.Write(m);
+    out.Write(ToJson(m));
     // Flushed, so that readers see it while the run lasts.
     EXPECT_EQ(ReadFile(path), ToJson(At(1)) + "\n" + ToJson(m) + "\n");
   }
   std::istringstream in(ReadFile(path));
   std::string line;
   std::getline(in, line);
-  const auto first = nlohmann::json::parse(line);
+  const auto first = Json::parse(line);
   EXPECT_EQ(first["step"], 1);
   EXPECT_EQ(first["loss"], 2.5);
   EXPECT_FALSE(first.contains("val_loss"));
   std::getline(in, line);
-  EXPECT_EQ(nlohmann::json::parse(line)["val_loss"], 2.25);
-  EXPECT_EQ(nlohmann::json::parse(line)["val_bpb"], 1.5);
-  EXPECT_EQ(nlohmann::json::parse(line)["val_loss_of"].dump(), R"({"chat":2.0,"web":2.5})");
-  EXPECT_EQ(nlohmann::json::parse(line)["val_bpb_of"].dump(), R"({"web":1.625})");
-  EXPECT_EQ(nlohmann::json::parse(ToJson(*ParseMetrics(line))), nlohmann::json::parse(line));
+  EXPECT_EQ(Json::parse(line)["val_loss"], 2.25);
+  EXPECT_EQ(Json::parse(line)["val_bpb"], 1.5);
+  EXPECT_EQ(Json::parse(line)["val_loss_of"].dump(), R"({"chat":2.0,"web":2.5})");
+  EXPECT_EQ(Json::parse(line)["val_bpb_of"].dump(), R"({"web":1.625})");
+  EXPECT_EQ(Json::parse(ToJson(*ParseMetrics(line))), Json::parse(line));
   EXPECT_FALSE(std::getline(in, line));
 }
 
 TEST(Metrics, ResumeDropsRepeatedStepsAndHalfALine) {
   const std::string path = testing::TempDir() + "/metrics_resume.jsonl";
   {
-    MetricsWriter out(path, 1, NoWarning);
-    for (int64_t s = 1; s <= 5; ++s) out.Write(At(s));
+    JsonLinesWriter out(path, "metrics", 1, NoWarning, Lines::kEvery);
+    for (int64_t s = 1; s <= 5; ++s) out.Write(ToJson(At(s)));
   }
   // The first of these steps is no int64_t, the second line is cut.
   WriteFileAtomically(path, ReadFile(path) + "{\"step\":18446744073709551615}\n{\"step\": 6, \"lo");
   {
-    MetricsWriter out(path, 4, NoWarning);
-    out.Write(At(4));
+    JsonLinesWriter out(path, "metrics", 4, NoWarning, Lines::kEvery);
+    out.Write(ToJson(At(4)));
   }
   std::vector<int> steps;
   std::istringstream in(ReadFile(path));
-  for (std::string line; std::getline(in, line);)
-    steps.push_back(nlohmann::json::parse(line)["step"]);
+  for (std::string line; std::getline(in, line);) steps.push_back(Json::parse(line)["step"]);
   EXPECT_EQ(steps, (std::vector<int>{1, 2, 3, 4}));
 }
 
@@ -79,12 +81,12 @@ TEST(Metrics, MissingStepsAreTold) {
   std::string lines;
   for (int64_t s = 1; s <= 9; ++s) lines += ToJson(At(s)) + "\n";
   const auto resumed = [&](const std::string& text, int64_t first_step,
-                           MetricsWriter::Lines which = MetricsWriter::Lines::kEvery) {
+                           Lines which = Lines::kEvery) {
     WriteFileAtomically(path, text);
     std::string warning;
-    MetricsWriter out(
-        path, first_step, [&](const std::string& w) { warning += w; }, which);
-    out.Write(At(first_step));
+    JsonLinesWriter out(
+        path, "metrics", first_step, [&](const std::string& w) { warning += w; }, which);
+    out.Write(ToJson(At(first_step)));
     std::istringstream in(ReadFile(path));
     for (std::string line; std::getline(in, line);) EXPECT_TRUE(ParseMetrics(line)) << line;
     return warning;
@@ -99,7 +101,7 @@ TEST(Metrics, MissingStepsAreTold) {
   const size_t hole = lines.find("{\"step\":6");
   EXPECT_THAT(resumed(lines.substr(0, cut) + lines.substr(hole), 10), HasSubstr("step 4 to 6:"));
   // A run that began with another one's checkpoint.
-  const auto from_first = MetricsWriter::Lines::kEveryFromFirst;
+  const auto from_first = Lines::kEveryFromFirst;
   EXPECT_EQ(resumed("", 10, from_first), "");
   EXPECT_EQ(resumed(lines.substr(hole), 10, from_first), "");
   EXPECT_THAT(resumed(lines.substr(hole), 12, from_first), HasSubstr("step 10 to 11"));

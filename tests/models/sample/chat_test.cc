@@ -8,9 +8,9 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 
 #include "core/allocator.h"
+#include "core/io/json.h"
 #include "data/tokenizer/training/bpe_trainer.h"
 #include "models/gpt/hf/hf_format.h"
 #include "models/sample/sampled_model.h"

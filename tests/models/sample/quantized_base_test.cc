@@ -3,11 +3,10 @@
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "core/allocator.h"
 #include "core/autograd/engine.h"
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "core/io/safetensors.h"
 #include "models/gpt/generate.h"
 #include "models/gpt/hf/bitsandbytes.h"
@@ -92,7 +91,7 @@ struct Logits {
 };
 
 Logits GoldenLogits() {
-  const auto j = nlohmann::json::parse(ReadFile(std::string(kFolder) + "/logits.json"));
+  const auto j = Json::parse(ReadFile(std::string(kFolder) + "/logits.json"));
   return {j["ids"].get<std::vector<int32_t>>(), j["logits"].get<std::vector<float>>()};
 }
 

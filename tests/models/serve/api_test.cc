@@ -11,12 +11,12 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "core/io/json.h"
 #include "data/utf8.h"
 #include "models/gpt/generate.h"
 #include "models/sample/text_stream.h"
@@ -25,8 +25,6 @@
 
 namespace lockstep::models {
 namespace {
-
-using nlohmann::json;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -77,7 +75,7 @@ struct Response {
   int status = 0;
   std::string head, body;
 
-  json Json() const { return json::parse(body); }
+  Json Parsed() const { return Json::parse(body); }
 };
 
 Response Parse(const std::string& all) {
@@ -138,7 +136,7 @@ class ApiTest : public testing::Test {
     client.Send(bytes);
     return client.Receive();
   }
-  Response Ask(const std::string& path, const json& body) const {
+  Response Ask(const std::string& path, const Json& body) const {
     return Parse(Raw(Post(path, body.dump())));
   }
   Response Get(const std::string& path) const {
@@ -167,7 +165,7 @@ class ApiTest : public testing::Test {
     const Response response =
         Ask("/v1/completions", {{"prompt", "ab"}, {"max_tokens", 5}, {"seed", 3}});
     ASSERT_EQ(response.status, 200) << response.body;
-    EXPECT_EQ(response.Json()["choices"][0]["text"],
+    EXPECT_EQ(response.Parsed()["choices"][0]["text"],
               Sampled("ab", {.tokens = 5, .temperature = 1, .seed = 3}));
   }
 
@@ -180,11 +178,11 @@ class ApiTest : public testing::Test {
 };
 
 // A request that takes as long as the server lives.
-const json kEndless = {
+const Json kEndless = {
     {"prompt", "a"}, {"max_tokens", 1 << 24}, {"stream", true}, {"ignore_eos", true}};
 
 TEST_F(ApiTest, CompletionsAreTextsOfSampleGpt) {
-  const json request = {{"prompt", {"ab", "c"}},
+  const Json request = {{"prompt", {"ab", "c"}},
                         {"max_tokens", 60},
                         {"temperature", 0.8},
                         {"seed", 5},
@@ -192,7 +190,7 @@ TEST_F(ApiTest, CompletionsAreTextsOfSampleGpt) {
                         {"top_p", 0.9},
                         {"top_k", 50},
                         {"repetition_penalty", 1.1}};
-  const json answer = Ask("/v1/completions", request).Json();
+  const Json answer = Ask("/v1/completions", request).Parsed();
   EXPECT_EQ(answer["object"], "text_completion");
   EXPECT_EQ(answer["model"], "tiny");
   ASSERT_EQ(answer["choices"].size(), 4u);
@@ -203,7 +201,7 @@ TEST_F(ApiTest, CompletionsAreTextsOfSampleGpt) {
                                 .repetition_penalty = 1.1,
                                 .seed = 5};
   for (int64_t i = 0; i < 4; ++i) {
-    const json& choice = answer["choices"][static_cast<size_t>(i)];
+    const Json& choice = answer["choices"][static_cast<size_t>(i)];
     EXPECT_EQ(choice["index"], i);
     EXPECT_EQ(choice["text"], Sampled(i < 2 ? "ab" : "c", options, i % 2));
     EXPECT_TRUE(choice["logprobs"].is_null());
@@ -213,14 +211,14 @@ TEST_F(ApiTest, CompletionsAreTextsOfSampleGpt) {
 
 TEST_F(ApiTest, AStreamIsTheSameInPieces) {
   for (const bool chat : {false, true}) {
-    json request = {{"max_tokens", 40}, {"seed", 8}, {"n", 3}};
+    Json request = {{"max_tokens", 40}, {"seed", 8}, {"n", 3}};
     if (chat) {
-      request["messages"] = json::array({{{"role", "user"}, {"content", "é"}}});
+      request["messages"] = Json::array({{{"role", "user"}, {"content", "é"}}});
     } else {
       request["prompt"] = "é";
     }
     const std::string path = chat ? "/v1/chat/completions" : "/v1/completions";
-    const json whole = Ask(path, request).Json();
+    const Json whole = Ask(path, request).Parsed();
     request["stream"] = true;
     request["stream_options"]["include_usage"] = true;
     const Response response = Ask(path, request);
@@ -230,18 +228,18 @@ TEST_F(ApiTest, AStreamIsTheSameInPieces) {
     EXPECT_EQ(events.back(), "[DONE]");
     std::vector<std::string> texts(3), reasons(3);
     for (size_t i = 0; i + 2 < events.size(); ++i) {
-      const json event = json::parse(events[i]);
+      const Json event = Json::parse(events[i]);
       EXPECT_EQ(event["object"], chat ? "chat.completion.chunk" : "text_completion");
-      for (const json& choice : event["choices"]) {
+      for (const Json& choice : event["choices"]) {
         const std::string text = chat ? choice["delta"]["content"] : choice["text"];
         EXPECT_EQ(data::ValidUtf8Prefix(text), text.size());
         texts[choice["index"]] += text;
         if (!choice["finish_reason"].is_null()) reasons[choice["index"]] = choice["finish_reason"];
       }
     }
-    EXPECT_EQ(json::parse(events[events.size() - 2])["usage"], whole["usage"]);
+    EXPECT_EQ(Json::parse(events[events.size() - 2])["usage"], whole["usage"]);
     for (size_t i = 0; i < 3; ++i) {
-      const json& choice = whole["choices"][i];
+      const Json& choice = whole["choices"][i];
       EXPECT_EQ(texts[i], chat ? choice["message"]["content"] : choice["text"]);
       EXPECT_EQ(reasons[i], choice["finish_reason"]);
     }
@@ -259,26 +257,26 @@ TEST_F(ApiTest, StopTextsEnd) {
     const size_t begin = data::Utf8Offset(all, 15);
     stop = all.substr(begin, data::Utf8Offset(all, 18) - begin);
   }
-  const json request = {
+  const Json request = {
       {"prompt", "q"}, {"max_tokens", 60}, {"seed", options.seed}, {"stop", {"not there", stop}}};
-  const json choice = Ask("/v1/completions", request).Json()["choices"][0];
+  const Json choice = Ask("/v1/completions", request).Parsed()["choices"][0];
   EXPECT_EQ(choice["text"], Sampled("q", options, 0, {stop}));
   EXPECT_EQ(choice["finish_reason"], "stop");
 }
 
 // As lm_eval asks.
 TEST_F(ApiTest, PromptsAreScored) {
-  const json request = {{"prompt", {{70, 71, 72, 73}, {80, 81}}},
+  const Json request = {{"prompt", {{70, 71, 72, 73}, {80, 81}}},
                         {"max_tokens", 1},
                         {"logprobs", 1},
                         {"echo", true},
                         {"temperature", 0},
                         {"seed", 1234},
                         {"model", "tiny"}};
-  const json answer = Ask("/v1/completions", request).Json();
+  const Json answer = Ask("/v1/completions", request).Parsed();
   ASSERT_EQ(answer["choices"].size(), 2u);
   for (size_t i = 0; i < 2; ++i) {
-    const json& of = answer["choices"][i]["logprobs"];
+    const Json& of = answer["choices"][i]["logprobs"];
     const size_t n = request["prompt"][i].size() + 1;
     for (const char* list : {"tokens", "token_logprobs", "top_logprobs", "text_offset"}) {
       EXPECT_EQ(of[list].size(), n) << list;
@@ -303,8 +301,9 @@ TEST_F(ApiTest, SixteenAtOnceGetWhatEachGetsAlone) {
       for (int round = 0; round < rounds; ++round) {
         const int seed = 100 * c + round;
         const std::string prompt(static_cast<size_t>(1 + c), static_cast<char>('a' + c));
-        const json answer =
-            Ask("/v1/completions", {{"prompt", prompt}, {"max_tokens", 30}, {"seed", seed}}).Json();
+        const Json answer =
+            Ask("/v1/completions", {{"prompt", prompt}, {"max_tokens", 30}, {"seed", seed}})
+                .Parsed();
         const std::string want =
             Sampled(prompt, {.tokens = 30, .temperature = 1, .seed = static_cast<uint64_t>(seed)});
         if (answer["choices"][0]["text"] != want) ++wrong;
@@ -316,7 +315,7 @@ TEST_F(ApiTest, SixteenAtOnceGetWhatEachGetsAlone) {
 }
 
 TEST_F(ApiTest, TellsWhatThereIs) {
-  const json models = Get("/v1/models").Json();
+  const Json models = Get("/v1/models").Parsed();
   EXPECT_EQ(models["data"][0]["id"], "tiny");
   EXPECT_EQ(models["data"][0]["max_model_len"], 48);
   EXPECT_EQ(models["data"][0]["chat"], true);
@@ -329,14 +328,14 @@ TEST_F(ApiTest, TellsWhatThereIs) {
   EXPECT_EQ(Ask("/v1/models", {}).status, 405);
   const Response bad = Ask("/v1/completions", {{"prompt", "a"}, {"n", -1}});
   EXPECT_EQ(bad.status, 400);
-  EXPECT_EQ(bad.Json()["error"]["type"], "invalid_request_error");
-  EXPECT_EQ(bad.Json()["error"]["param"], "n");
+  EXPECT_EQ(bad.Parsed()["error"]["type"], "invalid_request_error");
+  EXPECT_EQ(bad.Parsed()["error"]["param"], "n");
 }
 
 TEST_F(ApiTest, AClientThatLeavesEndsItsText) {
   const auto begun = std::chrono::steady_clock::now();
   for (int i = 0; i < 20; ++i) {  // more than fit at once, each of which would take hours
-    json request = kEndless;
+    Json request = kEndless;
     request["stream"] = i % 2 == 0;
     if (i % 4 == 0) request["n"] = 3;
     Client client(server_->port());
@@ -382,7 +381,7 @@ TEST_F(ApiTest, WhatIsTooLargeIsRefused) {
   EXPECT_EQ(Ask("/v1/completions", {{"prompt", std::string(99'000, 'a')}}).status, 400);
   const Response response = Ask("/v1/completions", {{"prompt", std::string(101'000, 'a')}});
   EXPECT_EQ(response.status, 413);
-  EXPECT_THAT(response.Json()["error"]["message"], HasSubstr("more than 100000 bytes"));
+  EXPECT_THAT(response.Parsed()["error"]["message"], HasSubstr("more than 100000 bytes"));
   Client(server_->port()).Send("GET /" + std::string(1 << 20, 'a') + " HTTP/1.1\r\n\r\n");
   ExpectHealthy();
 }
@@ -390,7 +389,7 @@ TEST_F(ApiTest, WhatIsTooLargeIsRefused) {
 TEST_F(ApiTest, TheEndEndsEveryAnswer) {
   Client stream(server_->port()), whole(server_->port()), idle(server_->port());
   stream.Send(Post("/v1/completions", kEndless.dump()));
-  json request = kEndless;
+  Json request = kEndless;
   request["stream"] = false;
   whole.Send(Post("/v1/completions", request.dump()));
   const std::string begin = stream.Receive(400);
@@ -408,7 +407,7 @@ class BusyApiTest : public ApiTest {
 
 TEST_F(BusyApiTest, AFullQueueSaysSo) {
   std::vector<std::unique_ptr<Client>> clients;
-  json request = kEndless;
+  Json request = kEndless;
   for (int i = 0; i < 16; ++i) {
     clients.push_back(std::make_unique<Client>(server_->port()));
     clients.back()->Send(Post("/v1/completions", request.dump()));
@@ -417,14 +416,14 @@ TEST_F(BusyApiTest, AFullQueueSaysSo) {
   request["n"] = 3;
   const Response response = Ask("/v1/completions", request);
   EXPECT_EQ(response.status, 429);
-  EXPECT_EQ(response.Json()["error"]["code"], "rate_limit_exceeded");
+  EXPECT_EQ(response.Parsed()["error"]["code"], "rate_limit_exceeded");
   clients.clear();
   ExpectHealthy();
 }
 
 TEST_F(BusyApiTest, AnAnswerMayTakeLongerThanThePatience) {
   for (const bool stream : {false, true}) {
-    json request = {{"prompt", "a"},
+    Json request = {{"prompt", "a"},
                     {"max_tokens", test::kSanitized ? 2000 : 8000},
                     {"ignore_eos", true},
                     {"stream", stream}};
@@ -443,7 +442,7 @@ TEST_F(BusyApiTest, ClientsThatStallAreLeft) {
     clients.back()->Send("POST /v1/completions HTTP/1.1\r\nContent-Le");
   }
   Client reads_nothing(server_->port());
-  json request = kEndless;
+  Json request = kEndless;
   request["logprobs"] = 20;  // much to write
   reads_nothing.Send(Post("/v1/completions", request.dump()));
   ExpectHealthy();

@@ -4,8 +4,7 @@
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
+#include "core/io/json.h"
 #include "tests/models/serve/served.h"
 
 namespace lockstep::models {
@@ -25,7 +24,7 @@ std::string Refusal(const std::string& body, bool chat = false,
   try {
     chat ? ParseChat(body, model) : ParseCompletion(body, model);
   } catch (const RequestError& e) {
-    const auto error = nlohmann::json::parse(e.Json())["error"];
+    const auto error = Json::parse(e.ToJson())["error"];
     return StrCat(e.status(), ": ", error["message"].get<std::string>(), " (",
                   error["param"].is_null() ? "" : error["param"].get<std::string>(), ")");
   }

@@ -3,18 +3,16 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <string_view>
 
+#include "core/io/json.h"
 #include "data/utf8.h"
 #include "tests/models/serve/served.h"
 
 namespace lockstep::models {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 const ServedModel& Model() {
   static const ServedModel model = test::MakeServed(test::Gpt2Shape());
@@ -24,7 +22,7 @@ const ServedModel& Model() {
 // A choice whose tokens are bytes, taken as often as the mask says.
 struct Taken {
   std::string text;
-  std::vector<Json> parts;
+  std::vector<OrderedJson> parts;
   int64_t pushed = 0;
 };
 
@@ -34,7 +32,7 @@ Taken Grow(const Call& call, std::string_view bytes, uint32_t mask, bool ends = 
   const auto take = [&] {
     if (!choice.HasNews()) return;
     taken.parts.push_back(choice.Take(/*of_stream=*/true));
-    const Json& part = taken.parts.back();
+    const OrderedJson& part = taken.parts.back();
     const std::string text = call.chat ? part["delta"]["content"] : part["text"];
     EXPECT_EQ(data::ValidUtf8Prefix(text), text.size());
     taken.text += text;
@@ -110,19 +108,20 @@ TEST(ChoiceTest, LogProbabilitiesHaveTheirTokens) {
   EXPECT_TRUE(choice.Push({150, -2, {{151, -1}}}));
   EXPECT_FALSE(choice.Push({test::kEndOfText, -0.25, {{test::kEndOfText, -0.25}}}));
   choice.End();
-  const Json all = choice.Take(/*of_stream=*/false);
+  const OrderedJson all = choice.Take(/*of_stream=*/false);
   const auto name = [](int32_t id) {
     const std::string bytes = Model().tokenizer->TokenText(id);
     char text[16];
     std::snprintf(text, sizeof text, "bytes:\\x%02x", static_cast<unsigned char>(bytes[0]));
     return std::string(text);
   };
-  const Json& of = all["logprobs"];
-  EXPECT_EQ(of["tokens"], Json({"a", "b", name(150), "<|endoftext|>"}));
-  EXPECT_EQ(of["token_logprobs"], Json({nullptr, -1.5, -2.0, -0.25}));
-  EXPECT_EQ(of["top_logprobs"], Json::array({nullptr, Json{{"c", -0.5}, {"b", -1.5}},
-                                             Json{{name(151), -1.0}, {name(150), -2.0}},
-                                             Json{{"<|endoftext|>", -0.25}}}));
+  const OrderedJson& of = all["logprobs"];
+  EXPECT_EQ(of["tokens"], OrderedJson({"a", "b", name(150), "<|endoftext|>"}));
+  EXPECT_EQ(of["token_logprobs"], OrderedJson({nullptr, -1.5, -2.0, -0.25}));
+  EXPECT_EQ(of["top_logprobs"],
+            OrderedJson::array({nullptr, OrderedJson{{"c", -0.5}, {"b", -1.5}},
+                                OrderedJson{{name(151), -1.0}, {name(150), -2.0}},
+                                OrderedJson{{"<|endoftext|>", -0.25}}}));
   EXPECT_EQ(of["text_offset"][1], 1);
   EXPECT_EQ(all["text"], "ab\uFFFD");
   EXPECT_EQ(choice.tokens(), 2);
@@ -131,13 +130,14 @@ TEST(ChoiceTest, LogProbabilitiesHaveTheirTokens) {
   Choice answer(chat, Model(), 0);
   answer.Push({id_of("A"), -2, {{id_of("B"), -1}}});
   answer.End();
-  const Json message = answer.Take(/*of_stream=*/false);
-  EXPECT_EQ(message["message"], (Json{{"role", "assistant"}, {"content", "A"}}));
-  EXPECT_EQ(message["logprobs"]["content"][0],
-            (Json{{"token", "A"},
-                  {"logprob", -2.0},
-                  {"bytes", {65}},
-                  {"top_logprobs", {{{"token", "B"}, {"logprob", -1.0}, {"bytes", {66}}}}}}));
+  const OrderedJson message = answer.Take(/*of_stream=*/false);
+  EXPECT_EQ(message["message"], (OrderedJson{{"role", "assistant"}, {"content", "A"}}));
+  EXPECT_EQ(
+      message["logprobs"]["content"][0],
+      (OrderedJson{{"token", "A"},
+                   {"logprob", -2.0},
+                   {"bytes", {65}},
+                   {"top_logprobs", {{{"token", "B"}, {"logprob", -1.0}, {"bytes", {66}}}}}}));
 }
 
 }  // namespace

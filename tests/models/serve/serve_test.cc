@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "models/gpt/hf/hf_format.h"
 #include "models/store/http_client.h"
 #include "tests/models/serve/served.h"
@@ -39,7 +39,7 @@ std::string UrlOf(Subprocess& serve) {
                                                                 : out.substr(begin, end - begin);
 }
 
-std::string Complete(const std::string& url, const nlohmann::json& request) {
+std::string Complete(const std::string& url, const Json& request) {
   const std::string body = request.dump();
   HttpClient client;
   return client
@@ -61,12 +61,12 @@ TEST_F(ServeTest, AnswersAsSampleGptAndEndsBySignals) {
     Subprocess serve({"tools/serve", checkpoint, "--threads=1", "--port=0"});
     const std::string url = UrlOf(serve);
     EXPECT_THAT(serve.output(), HasSubstr("16 texts of up to 48 tokens at once, without a chat"));
-    const auto answer = nlohmann::json::parse(Complete(url, {{"prompt", "Once"},
-                                                             {"max_tokens", 70},
-                                                             {"temperature", 0.9},
-                                                             {"top_k", 30},
-                                                             {"seed", 12},
-                                                             {"echo", true}}));
+    const auto answer = Json::parse(Complete(url, {{"prompt", "Once"},
+                                                   {"max_tokens", 70},
+                                                   {"temperature", 0.9},
+                                                   {"top_k", 30},
+                                                   {"seed", 12},
+                                                   {"echo", true}}));
     EXPECT_EQ(answer["choices"][0]["text"].get<std::string>() + "\n", sampled.out);
     serve.Signal(signal);
     const Result ended = serve.Wait();

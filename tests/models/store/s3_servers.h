@@ -6,13 +6,13 @@
 #include <unistd.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "core/error.h"
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "core/system/environment.h"
 #include "models/store/http_client.h"
 #include "models/store/object_store.h"
@@ -58,16 +58,16 @@ class FaultyS3 : public PythonServer {
   explicit FaultyS3(const std::string& upstream = "") : PythonServer(Command(upstream)) {}
 
   void FailNext(const std::vector<std::string>& faults) {
-    nlohmann::json list = nlohmann::json::array();
+    Json list = Json::array();
     for (const std::string& f : faults) {
-      list.push_back(f.empty() ? nlohmann::json() : nlohmann::json(f));
+      list.push_back(f.empty() ? Json() : Json(f));
     }
     Post("/_faults", list.dump());
   }
   void FailAtRandom(int of_a_thousand) { Post("/_random", std::to_string(of_a_thousand)); }
   void Clear() { Post("/_clear", ""); }
   // [[method, path, {headers}], ...]
-  nlohmann::json Log() { return nlohmann::json::parse(Post("/_log", "")); }
+  Json Log() { return Json::parse(Post("/_log", "")); }
 
  private:
   static std::vector<std::string> Command(const std::string& upstream) {

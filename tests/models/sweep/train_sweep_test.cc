@@ -4,10 +4,10 @@
 #include <signal.h>
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "tests/subprocess.h"
 
 namespace lockstep {
@@ -44,7 +44,7 @@ class TrainSweep : public testing::Test {
     std::istringstream in(ReadFile(JoinPath(folder, "metrics.jsonl")));
     std::string numbers;
     for (std::string line; std::getline(in, line);) {
-      const auto j = nlohmann::json::parse(line);
+      const auto j = Json::parse(line);
       for (const char* field : {"step", "loss", "grad_norm", "val_loss"}) {
         if (j.contains(field)) numbers += j[field].dump() + " ";
       }

@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "models/gpt/gpt.h"
 #include "models/train/step/trainer.h"
 #include "optim/adamw.h"
@@ -53,7 +53,7 @@ struct Span {
   int thread;
 };
 
-std::vector<Span> Spans(const nlohmann::json& trace) {
+std::vector<Span> Spans(const Json& trace) {
   std::vector<Span> spans;
   for (const auto& e : trace["traceEvents"]) {
     if (e["ph"] != "X") continue;
@@ -64,7 +64,7 @@ std::vector<Span> Spans(const nlohmann::json& trace) {
 }
 
 // Trains a small GPT for 4 steps with a trace of steps 2 and 3.
-nlohmann::json TraceOfTraining(TraceRecorder& trace) {
+Json TraceOfTraining(TraceRecorder& trace) {
   std::vector<int32_t> ids;
   for (int32_t i = 0; i < 200; ++i) ids.push_back(i * i % 13);
   const auto tokens = std::make_shared<data::MemoryTokens>(ids);
@@ -82,12 +82,12 @@ nlohmann::json TraceOfTraining(TraceRecorder& trace) {
     EXPECT_EQ(trace.active(), m.step == 2 || m.step == 3);
     EXPECT_EQ(trace.complete(), m.step == 4);
   }
-  return nlohmann::json::parse(trace.ToJson());
+  return Json::parse(trace.ToJson());
 }
 
 TEST(Trace, HasTheStepsPhasesModulesAndNodes) {
   TraceRecorder trace(testing::TempDir() + "/trace.json", {2, 3});
-  const nlohmann::json json = TraceOfTraining(trace);
+  const Json json = TraceOfTraining(trace);
   const std::vector<Span> spans = Spans(json);
   std::map<std::string, int> counts;
   for (const Span& s : spans) {
@@ -122,7 +122,7 @@ TEST(Trace, HasTheCopiesOfOffload) {
   data::Loader loader(tokens, Shuffled(*tokens), {.batch_size = 4});
   Trainer trainer(model, adamw, SmallSchedule(), loader, {.trace = &trace, .cuda_graphs = true});
   for (int i = 0; i < 3; ++i) trainer.Step();
-  const auto json = nlohmann::json::parse(trace.ToJson());
+  const auto json = Json::parse(trace.ToJson());
   std::map<int, std::string> tracks;
   for (const auto& e : json["traceEvents"]) {
     if (e["name"] == "thread_name") tracks[e["tid"]] = e["args"]["name"];
@@ -172,7 +172,7 @@ TEST(Trace, ThreadsHaveNames) {
     const TraceSpan span(&trace, "there", "test");
   });
   other.join();
-  const auto json = nlohmann::json::parse(trace.ToJson());
+  const auto json = Json::parse(trace.ToJson());
   std::set<std::string> names;
   for (const auto& e : json["traceEvents"]) {
     if (e["name"] == "thread_name") names.insert(e["args"]["name"]);
@@ -186,7 +186,7 @@ TEST(Trace, ItsSizeIsBoundedAndDropsAreCounted) {
   TraceRecorder trace(testing::TempDir() + "/trace_full.json", {1, 1}, /*max_events=*/10);
   trace.BeginStep(1);
   for (int i = 0; i < 25; ++i) const TraceSpan span(&trace, "x", "test");
-  const auto json = nlohmann::json::parse(trace.ToJson());
+  const auto json = Json::parse(trace.ToJson());
   EXPECT_EQ(Spans(json).size(), 10u);
   EXPECT_EQ(json["otherData"]["dropped_events"], 15);
 }
@@ -203,7 +203,7 @@ TEST(Trace, WritesItsFileOnce) {
   { const TraceSpan span(&trace, "inside", "test"); }
   EXPECT_TRUE(trace.Finish());
   EXPECT_FALSE(trace.Finish());
-  const std::vector<Span> spans = Spans(nlohmann::json::parse(ReadFile(path)));
+  const std::vector<Span> spans = Spans(Json::parse(ReadFile(path)));
   ASSERT_EQ(spans.size(), 1u);
   EXPECT_EQ(spans[0].name, "inside");
 }

@@ -53,7 +53,7 @@ class Averages : public RankRuns {
   // Of the evaluations.
   std::vector<std::string> Evaluations(const std::string& out) const {
     std::vector<std::string> all;
-    for (const nlohmann::json& line : Metrics(out)) {
+    for (const Json& line : Metrics(out)) {
       if (!line.contains("val_loss")) continue;
       all.push_back(line["val_loss"].dump() + line["val_loss_ema"].dump() +
                     line["val_loss_of"].dump() + line["val_bpb_of"].dump());
@@ -86,7 +86,7 @@ TEST_F(Averages, AreTheSameUnderEveryPlan) {
     EXPECT_EQ(Bytes(name, 8), Bytes("alone", 8)) << name;
   }
   // Where all have the same text, so has their mean.
-  const nlohmann::json last = Metrics("alone").back();
+  const Json last = Metrics("alone").back();
   const double one = last["val_loss_of"][Path("one.txt")],
                two = last["val_loss_of"][Path("two.txt")];
   EXPECT_NEAR(last["val_loss"], (299 * one + 176 * two) / 475, 0.05);  // a window spans both
@@ -129,7 +129,7 @@ TEST_F(Averages, ZLossIsNotInTheValidationLoss) {
   without.push_back("--train.z_loss=0");
   Run(1, "with", With(still));
   Run(1, "without", With(without));
-  const nlohmann::json with_z = Metrics("with").back(), plain = Metrics("without").back();
+  const Json with_z = Metrics("with").back(), plain = Metrics("without").back();
   EXPECT_NEAR(with_z["val_loss"], plain["val_loss"], 1e-5);
   EXPECT_GT(double{with_z["loss"]}, double{plain["loss"]} + 0.01);
 }

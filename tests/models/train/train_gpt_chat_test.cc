@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <utility>
 
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokenizer/training/bpe_trainer.h"
 #include "tests/subprocess.h"
@@ -58,13 +58,13 @@ class TrainGptChat : public testing::Test {
     std::mt19937 random(3);
     std::string lines;
     for (size_t i = 0; i < 300; ++i) {
-      nlohmann::json messages = nlohmann::json::array();
+      Json messages = Json::array();
       for (size_t turn = 0; turn <= i % 3; ++turn) {
         const auto& [thing, colour] = kColours[random() % kColours.size()];
         messages.push_back({{"role", "user"}, {"content", std::string(thing) + "?"}});
         messages.push_back({{"role", "assistant"}, {"content", colour}});
       }
-      lines += nlohmann::json{{"messages", messages}}.dump() + "\n";
+      lines += Json{{"messages", messages}}.dump() + "\n";
     }
     WriteFileAtomically(Path("chat.jsonl"), lines);
   }
@@ -141,7 +141,7 @@ TEST_F(TrainGptChat, ASmallModelAnswersWhatItWasTunedOn) {
   EXPECT_THAT(all.err, HasSubstr("what was said first is forgotten"));
   // Who loads it knows where answers end.
   const auto generation = [&](const std::string& checkpoint) {
-    return nlohmann::json::parse(ReadFile(Path(checkpoint + "/generation_config.json")));
+    return Json::parse(ReadFile(Path(checkpoint + "/generation_config.json")));
   };
   EXPECT_THAT(generation("out/latest")["eos_token_id"], testing::Contains(2));
   // The run folder's checkpoint is what tuning goes on from, with nothing else named, and with its
@@ -152,7 +152,7 @@ TEST_F(TrainGptChat, ASmallModelAnswersWhatItWasTunedOn) {
                               "--train.steps=2", "--optim.lr=1e-5", "--model.position=rope"});
   ASSERT_EQ(tuned.exit_code, 0) << tuned;
   EXPECT_EQ(Chat("tuned", {"--prompt=sky?"}).out, "blue\n");
-  EXPECT_EQ(generation("tuned/latest"), (nlohmann::json{{"eos_token_id", {0, 2}}, {"top_k", 20}}));
+  EXPECT_EQ(generation("tuned/latest"), (Json{{"eos_token_id", {0, 2}}, {"top_k", 20}}));
 }
 
 TEST_F(TrainGptChat, ADryRunShowsARowWithItsMask) {

@@ -17,8 +17,6 @@
 
 namespace lockstep {
 namespace {
-
-using Json = nlohmann::json;
 using testing::HasSubstr;
 
 // Counts how often any of some files is opened.
@@ -58,9 +56,10 @@ class SharedTexts : public RankRuns {
     added.push_back(data::SpecialTokenJson<Json>(256, "<|im_start|>"));
     added.push_back(data::SpecialTokenJson<Json>(257, "<|im_end|>"));
     WriteFileAtomically(Path("tokenizer.json"),
-                        DumpJson(data::ByteLevelBpeJson<Json>(vocab, Json::array(), added, nullptr,
-                                                              data::ByteLevelJson<Json>(false),
-                                                              data::ByteLevelJson<Json>(false))));
+                        (data::ByteLevelBpeJson<Json>(vocab, Json::array(), added, nullptr,
+                                                      data::ByteLevelJson<Json>(false),
+                                                      data::ByteLevelJson<Json>(false)))
+                            .dump());
     WriteFileAtomically(Path("template.jinja"),
                         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
                         "<|im_end|>\n{% endfor %}"
@@ -69,9 +68,9 @@ class SharedTexts : public RankRuns {
     for (int i = 0; i < 100; ++i) {
       const std::string number = std::to_string(i);
       text += "Line " + number + " of a text.\n";
-      rows += DumpJson(Json{{"text", "Document " + number}}) + "\n";
-      chat += DumpJson(Json{{"prompt", number + "?"}, {"completion", number + "!"}}) + "\n";
-      pairs += DumpJson(Json{{"prompt", number}, {"chosen", "yes"}, {"rejected", "NO"}}) + "\n";
+      rows += Json{{"text", "Document " + number}}.dump() + "\n";
+      chat += Json{{"prompt", number + "?"}, {"completion", number + "!"}}.dump() + "\n";
+      pairs += Json{{"prompt", number}, {"chosen", "yes"}, {"rejected", "NO"}}.dump() + "\n";
     }
     WriteFileAtomically(Path("text.txt"), text);
     WriteFileAtomically(Path("rows.jsonl"), rows);

@@ -2,9 +2,8 @@
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "data/tokenizer/byte_tokenizer.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/gpt/hf/hf_format.h"
@@ -31,14 +30,14 @@ class WeightsTokenizerTest : public testing::Test {
     Write("plain.txt", text);
     Write("plain.md", text);
     Write("new.txt", text + "<new>");
-    Write("rows.jsonl", nlohmann::json{{"text", text}}.dump() + "\n");
+    Write("rows.jsonl", Json{{"text", text}}.dump() + "\n");
   }
   void Write(const std::string& name, const std::string& text) const {
     MakeDirectories(ParentPath(folder_.Path(name)));
     WriteFileAtomically(folder_.Path(name), text);
   }
   void GiveTokenizer() const {
-    nlohmann::json file = nlohmann::json::parse(data::ByteTokenizer().ToJson());
+    Json file = Json::parse(data::ByteTokenizer().ToJson());
     file["added_tokens"].push_back(
         {{"id", 256}, {"content", "<new>"}, {"special", false}, {"normalized", false}});
     Write("model/tokenizer.json", file.dump());
@@ -91,19 +90,18 @@ TEST_F(WeightsTokenizerTest, KeepsTheChatTemplateThroughPlainText) {
   const std::string text = "{% of another language %}";
   Write("model/chat_template.jinja", text);
   const RunSetup setup = Setup({Path("plain.txt")});
-  const auto config = nlohmann::json::parse(setup.dataset.tokenizer->ConfigJson());
+  const auto config = Json::parse(setup.dataset.tokenizer->ConfigJson());
   EXPECT_EQ(config.at("chat_template"), text);
 }
 
 TEST_F(WeightsTokenizerTest, OfAdaptersIsThatOfTheirBase) {
   GiveTokenizer();
-  Write("adapter/adapter_config.json",
-        nlohmann::json{{"peft_type", "LORA"},
-                       {"r", 2},
-                       {"lora_alpha", 2},
-                       {"target_modules", {"c_attn"}},
-                       {"base_model_name_or_path", folder_.Path("model")}}
-            .dump());
+  Write("adapter/adapter_config.json", Json{{"peft_type", "LORA"},
+                                            {"r", 2},
+                                            {"lora_alpha", 2},
+                                            {"target_modules", {"c_attn"}},
+                                            {"base_model_name_or_path", folder_.Path("model")}}
+                                           .dump());
   EXPECT_EQ(ReadTokenizer(folder_.Path("adapter"))->vocab_size(), 257);
 }
 
