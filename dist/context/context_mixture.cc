@@ -1,7 +1,6 @@
 #include "dist/context/context_mixture.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "core/autograd/node.h"
@@ -14,6 +13,12 @@ namespace lockstep::dist {
 namespace {
 
 using Parameters = std::vector<std::shared_ptr<Parameter>>;
+
+// Frozen ones need no copies, which are for gradients.
+Parameters Trainable(Parameters parameters) {
+  std::erase_if(parameters, [](const auto& p) { return !p->trainable(); });
+  return parameters;
+}
 
 // Lets modules read copies of their parameters.
 class Showing {
@@ -43,20 +48,21 @@ class Showing {
   std::vector<Tensor> before_;
 };
 
-// [c_fc, c_proj][rank of those that split the experts][chunk of the rank]
-using ExpertCopies = std::array<std::vector<std::vector<Tensor>>, 2>;
+// [weight][rank of those that split the experts][chunk of the rank]
+using ExpertCopies = std::vector<std::vector<std::vector<Tensor>>>;
 
 // Lets split experts read copies of their weights for the ranks' j-th chunks.
 class Reading {
  public:
-  Reading(DistributedExperts* experts, const ExpertCopies& copies, size_t j) : experts_(experts) {
-    if (experts_ == nullptr) return;
-    const auto of = [&](size_t weight) {
-      std::vector<Tensor> of_ranks;
-      for (const auto& chunks : copies[weight]) of_ranks.push_back(chunks[j]);
-      return of_ranks;
-    };
-    experts_->Read({of(0), of(1)});
+  Reading(DistributedExperts* experts, const Parameters& weights, const ExpertCopies& copies,
+          size_t j)
+      : experts_(experts) {
+    DistributedExperts::Copies of_weights;
+    for (size_t w = 0; w < copies.size(); ++w) {
+      std::vector<Tensor>& of_ranks = of_weights[weights[w].get()];
+      for (const auto& chunks : copies[w]) of_ranks.push_back(chunks[j]);
+    }
+    if (experts_) experts_->Read(std::move(of_weights));
   }
   ~Reading() {
     if (experts_) experts_->Read({});
@@ -80,9 +86,10 @@ class ContextMixture {
   ContextMixture(nn::ExpertRouter& router, Parameters parameters, ContextRanksPtr ranks,
                  std::shared_ptr<DistributedExperts> distributed, TensorRanksPtr same)
       : router_(router),
-        parameters_(std::move(parameters)),
+        parameters_(Trainable(std::move(parameters))),
         ranks_(std::move(ranks)),
         distributed_(std::move(distributed)),
+        weights_of_experts_(distributed_ ? Trainable(distributed_->weights()) : Parameters()),
         same_(std::move(same)) {
     router_.SetParts(
         {.loss = [this](
@@ -99,12 +106,13 @@ class ContextMixture {
     offsets_.clear();
     std::vector<Tensor> values, ys;
     for (const auto& p : parameters_) values.push_back(p->value());
-    const auto copies = FanOut(ranks_, values);
+    const auto copies =
+        values.empty() ? std::vector<std::vector<Tensor>>() : FanOut(ranks_, values);
     const ExpertCopies of_experts = distributed_ ? FanOutExperts() : ExpertCopies();
     const std::vector<Tensor> chunks = x.Chunk(ranks_->own(), 0);
     for (size_t j = 0; j < chunks.size(); ++j) {
       const Showing showing(parameters_, copies, j);
-      const Reading reading(distributed_.get(), of_experts, j);
+      const Reading reading(distributed_.get(), weights_of_experts_, of_experts, j);
       ys.push_back(routed(chunks[j]));
     }
     // A forward that runs again only has for backward what the first one has as well.
@@ -116,17 +124,17 @@ class ContextMixture {
   // Rows come from several sequences, and of each from all ranks of the run that computes it.
   ExpertCopies FanOutExperts() const {
     const int64_t of_sequence = distributed_->of_sequence(), n = distributed_->size() / of_sequence;
-    std::vector<std::vector<Tensor>> of_sequences = {{distributed_->c_fc()->value()},
-                                                     {distributed_->c_proj()->value()}};
-    if (n > 1) {
-      const auto sequences = std::make_shared<const TensorRanks>(nullptr, n);
-      of_sequences = FanOut(sequences, {of_sequences[0][0], of_sequences[1][0]});
-    }
+    std::vector<Tensor> values;
+    for (const auto& p : weights_of_experts_) values.push_back(p->value());
+    if (values.empty()) return {};
+    std::vector<std::vector<Tensor>> of_sequences;
+    if (n > 1) of_sequences = FanOut(std::make_shared<const TensorRanks>(nullptr, n), values);
     const int64_t own = ranks_->own();
-    ExpertCopies copies;
+    ExpertCopies copies(values.size());
     for (int64_t s = 0; s < n; ++s) {
       const auto at = static_cast<size_t>(InFixedOrder(s, n));
-      const auto of_chunks = FanOut(same_, {of_sequences[0][at], of_sequences[1][at]});
+      for (size_t w = 0; w < of_sequences.size(); ++w) values[w] = of_sequences[w][at];
+      const auto of_chunks = FanOut(same_, values);
       for (size_t weight = 0; weight < copies.size(); ++weight) {
         for (int64_t r = 0; r < of_sequence; ++r) {
           const auto first = of_chunks[weight].begin() + r * own;
@@ -185,6 +193,7 @@ class ContextMixture {
   const Parameters parameters_;
   const ContextRanksPtr ranks_;
   const std::shared_ptr<DistributedExperts> distributed_;
+  const Parameters weights_of_experts_;
   const TensorRanksPtr same_;
   std::vector<Tensor> weights_, offsets_;  // of this forward's chunks
 };
@@ -204,6 +213,7 @@ Parameters RouteChunks(nn::MixtureOfExperts& mixture, const ContextRanksPtr& ran
       "context parallelism: a mixture's router is not an nn::ExpertRouter, or its experts are not "
       "nn::Experts, and only these can take chunks of sequences: leave parallel.cp and virtual.cp "
       "out");
+  RefuseDropoutOfExperts(*experts);
   Parameters parameters = router->Parameters(), all = parameters;
   for (auto& p : experts->Parameters()) (distributed ? all : parameters).push_back(p);
   if (!distributed) all = parameters;

@@ -2,22 +2,18 @@
 
 #include <utility>
 
+#include "nn/lora/lora.h"
 #include "nn/mixture/expert_counts.h"
 
 namespace lockstep::dist {
 namespace {
 
-std::shared_ptr<nn::GroupedLinear> LinearOf(const Child<nn::ExpertsLayer>& child,
-                                            const std::string& path) {
-  auto linear = std::dynamic_pointer_cast<nn::GroupedLinear>(child.module());
-  LS_CHECK(linear != nullptr, "expert parallelism: '", path, ".", child.name(),
+void CheckKind(const Child<nn::ExpertsLayer>& child, const std::string& path) {
+  const Module* const linear = child.module().get();
+  LS_CHECK(dynamic_cast<const nn::GroupedLinear*>(linear) != nullptr ||
+               dynamic_cast<const nn::LoraGroupedLinear*>(linear) != nullptr,
+           "expert parallelism: '", path, ".", child.name(),
            "' is not an nn::GroupedLinear, and only these can be split across ranks");
-  return linear;
-}
-
-// What a product reads: copies of its weight, or the weight.
-std::vector<Tensor> Weights(const std::vector<Tensor>& copies, const nn::GroupedLinear& linear) {
-  return copies.empty() ? std::vector{linear.weight()->value()} : copies;
 }
 
 }  // namespace
@@ -28,9 +24,10 @@ DistributedExperts::DistributedExperts(const std::shared_ptr<nn::Experts>& exper
     : group_(std::move(group)),
       of_sequence_(of_sequence),
       experts_(experts),
-      c_fc_(LinearOf(experts->c_fc(), path)),
-      c_proj_(LinearOf(experts->c_proj(), path)),
-      place_(this, "", experts) {}
+      place_(this, "", experts) {
+  CheckKind(experts->c_fc(), path);
+  CheckKind(experts->c_proj(), path);
+}
 
 void DistributedExperts::Begin(const Tensor& rows, const Tensor& offsets) {
   auto [counts, segments] = Meet(rows, offsets);
@@ -44,13 +41,26 @@ Tensor DistributedExperts::Forward(const Tensor& rows, const Tensor& offsets) {
   const ExpertSegments& segments = begun.segments;
   const Tensor here = begun.rows.Wait();
   const Tensor out = experts_->WithHooks([&] {
-    const Tensor inner = c_fc_->WithHooks(
-        [&] { return SegmentedLinear(here, Weights(copies_.c_fc, *c_fc_), segments); });
-    const Tensor active = experts_->Activate(inner);
-    return c_proj_->WithHooks(
-        [&] { return SegmentedLinear(active, Weights(copies_.c_proj, *c_proj_), segments); });
+    const Tensor inner = Multiply(experts_->c_fc(), here, segments);
+    return Multiply(experts_->c_proj(), experts_->Activate(inner), segments);
   });
   return ExchangeRows(group_, out, {begun.counts.receive, begun.counts.send}, "results of experts");
+}
+
+Tensor DistributedExperts::Multiply(Child<nn::ExpertsLayer>& child, const Tensor& rows,
+                                    const ExpertSegments& segments) const {
+  Module& module = *child.module();
+  return module.WithHooks([&] {
+    if (auto* adapted = dynamic_cast<nn::LoraGroupedLinear*>(&module)) {
+      return adapted->Apply(rows, [&](Child<nn::ExpertsLayer>& linear, const Tensor& x) {
+        return Multiply(linear, x, segments);
+      });
+    }
+    const Parameter& weight = *dynamic_cast<nn::GroupedLinear&>(module).weight();
+    const auto copies = copies_.find(&weight);
+    return SegmentedLinear(
+        rows, copies == copies_.end() ? std::vector{weight.value()} : copies->second, segments);
+  });
 }
 
 std::pair<RowCounts, ExpertSegments> DistributedExperts::Meet(const Tensor& rows,

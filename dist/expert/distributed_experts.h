@@ -1,6 +1,7 @@
 // The experts of a rank, where they are split across ranks.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,15 +27,13 @@ class DistributedExperts : public nn::ExpertsLayer {
   const ProcessGroup& group() const { return *group_; }
   int64_t size() const { return group_->size(); }
   int64_t of_sequence() const { return of_sequence_; }
-  const std::shared_ptr<Parameter>& c_fc() const { return c_fc_->weight(); }
-  const std::shared_ptr<Parameter>& c_proj() const { return c_proj_->weight(); }
+  // Of c_fc and c_proj, and of their adapters.
+  std::vector<std::shared_ptr<Parameter>> weights() const { return experts_->Parameters(); }
 
-  // What forwards from now on read instead of the weights: copies of each (FanOut), one for the
-  // rows of each rank of the group. Empty: the weights, whose gradients are then those of all rows,
-  // added as the fixed order adds the ranks' micro-batches.
-  struct Copies {
-    std::vector<Tensor> c_fc, c_proj;
-  };
+  // What forwards from now on read instead of these weights: copies of each (FanOut), one for the
+  // rows of each rank of the group. Others' gradients are those of all rows, added as the fixed
+  // order adds the ranks' micro-batches.
+  using Copies = std::map<const Parameter*, std::vector<Tensor>>;
   void Read(Copies copies) { copies_ = std::move(copies); }
 
   void Begin(const Tensor& rows, const Tensor& offsets) override;
@@ -50,13 +49,15 @@ class DistributedExperts : public nn::ExpertsLayer {
   };
   // How many rows come from which rank, and for which of this rank's experts.
   std::pair<RowCounts, ExpertSegments> Meet(const Tensor& rows, const Tensor& offsets) const;
+  // The product of a child of `experts`, or of one with an adapter.
+  Tensor Multiply(Child<nn::ExpertsLayer>& child, const Tensor& rows,
+                  const ExpertSegments& segments) const;
 
   const std::shared_ptr<ProcessGroup> group_;
   const int64_t of_sequence_;
   std::optional<Begun> begun_;
   Copies copies_;
   const std::shared_ptr<nn::Experts> experts_;
-  const std::shared_ptr<nn::GroupedLinear> c_fc_, c_proj_;
   Child<nn::ExpertsLayer> place_;  // for their names
 };
 

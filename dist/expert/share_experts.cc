@@ -36,10 +36,10 @@ void ShareExperts(Module& model, const std::shared_ptr<ProcessGroup>& group,
     const auto experts = std::dynamic_pointer_cast<nn::Experts>(slot->module());
     LS_CHECK(experts != nullptr, "expert parallelism: '", place,
              "' is not an nn::Experts, and only these can be split across ranks");
+    RefuseDropoutOfExperts(*experts);
     const auto distributed =
         std::make_shared<DistributedExperts>(experts, group, of_sequence, place);
-    exchange->Cut(parts, *distributed->c_fc());
-    exchange->Cut(parts, *distributed->c_proj());
+    for (const auto& weight : distributed->weights()) exchange->Cut(parts, *weight);
     if (tensor) {
       slot->Replace(distributed);
       distributed->AssignNames(place);

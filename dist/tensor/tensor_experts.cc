@@ -1,6 +1,8 @@
 #include "dist/tensor/tensor_experts.h"
 
 #include "core/autograd/node.h"
+#include "nn/dropout.h"
+#include "nn/lora/lora.h"
 #include "nn/mixture/expert_counts.h"
 
 namespace lockstep::dist {
@@ -63,6 +65,18 @@ Tensor TensorExperts::Forward(const Tensor& rows, const Tensor& offsets) {
   const Tensor mine = Apply("take_rows", rows, take, gather);
   const Tensor y = own_(mine, Tensor::FromVector<int32_t>(of_experts, {own + 1}, offsets.device()));
   return Apply("gather_rows", y, gather, take);
+}
+
+void RefuseDropoutOfExperts(Module& module) {
+  for (nn::LoraAdapter* adapter : nn::LoraAdapters(module)) {
+    auto* const adapted = dynamic_cast<nn::LoraGroupedLinear*>(adapter);
+    if (adapted == nullptr) continue;
+    const auto* dropout = dynamic_cast<nn::Dropout*>(adapted->lora_dropout().module().get());
+    LS_CHECK(dropout != nullptr && dropout->p() == 0, "the adapters of '", adapter->adapter_path(),
+             "' have dropout, whose mask counts all rows of a micro-batch: leave out lora.dropout, "
+             "or experts in lora.targets, or use parallel.tp = 1 and parallel.ep = 1, without "
+             "parallel.cp and virtual.cp");
+  }
 }
 
 void TakeParts(nn::MixtureOfExperts& mixture, const TensorRanksPtr& ranks) {

@@ -32,6 +32,10 @@ class TensorExperts : public nn::ExpertsLayer {
   Child<nn::ExpertsLayer> own_;
 };
 
+// Throws ArgumentError if adapters of experts in the module have dropout: its mask counts the rows
+// of a micro-batch, of which a rank, or a chunk of a sequence, has only some.
+void RefuseDropoutOfExperts(Module& module);
+
 // Makes the mixture take and give parts of the sequence, [B, T / size, C], but under NoGrad.
 void TakeParts(nn::MixtureOfExperts& mixture, const TensorRanksPtr& ranks);
 

@@ -10,7 +10,6 @@ namespace {
 
 void RefuseWholeWeights(const GptConfig& c, const PeftAdapter& adapter, const Gpt& model) {
   for (const auto& [name, p] : model.NamedParameters()) {
-    if (name.find(".experts.") != name.npos) continue;  // which no adapter has
     for (const ModuleRows& part : ModuleRowsOf(c, name, *p)) {
       if (!adapter.Saved(part.module, part.kind).defined()) continue;
       throw InputError(StrCat(adapter.folder(), ": has the whole of ", part.module,
@@ -45,6 +44,11 @@ GgufModel ToGgufAdapter(const GptConfig& config, const PeftAdapter& adapter, Ggu
     for (const AdaptableLayer::Part& part : layer.parts) {
       const auto [a, b] = adapter.Matrices(part.module);
       if (!a.defined()) continue;
+      if (layer.expert >= 0) {
+        throw InputError(StrCat(adapter.folder(), ": adapts the experts of ", layer.path,
+                                ", which an adapter in GGUF cannot do: merge it into the weights, "
+                                "with --format=gguf"));
+      }
       const auto rank = static_cast<double>(a.dim(0));
       const double own = adapter.config().ScaleOf(part.module) * rank;
       if (out.tensors.empty()) alpha = own;

@@ -85,6 +85,12 @@ std::vector<std::shared_ptr<nn::Block>> Blocks(const GptConfig& config) {
   return blocks;
 }
 
+// How many of the parameter's elements a token meets: of experts, which are stacked, those of some.
+int64_t NumActive(const nn::MixtureOptions& mixture, const Parameter& p) {
+  const int64_t all = p.logical_shape().numel();
+  return p.logical_shape().ndim() < 3 ? all : all / mixture.n_expert * mixture.n_expert_used;
+}
+
 }  // namespace
 
 Gpt::Gpt(const GptConfig& config)
@@ -109,12 +115,11 @@ Gpt::Gpt(const GptConfig& resolved, const std::shared_ptr<GptEmbedding>& embeddi
 int64_t Gpt::NumWeights() const { return NumParameters() + nn::NumQuantizedWeights(*this); }
 
 int64_t Gpt::NumActiveParameters() const {
-  const nn::MixtureOptions& m = config_.mixture;
-  if (m.n_expert == 0) return NumWeights();
-  const int64_t matrices = nn::IsGated(config_.activation) ? 3 : 2;
-  const int64_t expert = matrices * config_.n_embd * m.n_inner;
-  return NumWeights() -
-         (config_.n_layer - config_.n_dense) * (m.n_expert - m.n_expert_used) * expert;
+  int64_t active = NumWeights();
+  for (const auto& p : Parameters()) {
+    active -= p->logical_shape().numel() - NumActive(config_.mixture, *p);
+  }
+  return active;
 }
 
 double Gpt::FlopsPerToken(int64_t t) const {
@@ -131,12 +136,10 @@ double Gpt::FlopsPerToken(int64_t t) const {
     if (IsValueEmbed(name)) {
       active -= p->logical_shape().numel();
     } else if (!p->trainable() && !nn::IsQuantizedWeight(name)) {
-      frozen += p->logical_shape().numel();
+      frozen += NumActive(config_.mixture, *p);
     }
   }
-  frozen -= NumWeights() - NumActiveParameters();
-  return 6.0 * static_cast<double>(active) -
-         2.0 * static_cast<double>(std::max<int64_t>(frozen, 0)) +
+  return 6.0 * static_cast<double>(active) - 2.0 * static_cast<double>(frozen) +
          6.0 * static_cast<double>(config_.n_head * config_.head_dim) * keys;
 }
 

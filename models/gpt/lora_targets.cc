@@ -14,7 +14,7 @@ namespace lockstep::models {
 namespace {
 
 bool Names(const std::string& word, const std::string& module) {
-  return word == "all" || word == "all-linear" || fnmatch(word.c_str(), module.c_str(), 0) == 0 ||
+  return fnmatch(word.c_str(), module.c_str(), 0) == 0 ||
          fnmatch(("*." + word).c_str(), module.c_str(), 0) == 0;
 }
 
@@ -24,6 +24,8 @@ bool NamesByRegex(const std::string& word, const std::string& module) try {
 } catch (const InputError&) {
   return false;
 }
+
+bool NamesAll(const std::string& word) { return word == "all" || word == "all-linear"; }
 
 std::string List(const std::vector<AdaptableLayer>& layers) {
   if (layers.empty()) return "all";
@@ -85,34 +87,35 @@ std::vector<nn::LoraTarget> LoraTargets(const Gpt& model) {
   const std::vector<AdaptableLayer> layers = AdaptableLayers(model);
   std::vector<bool> is_regex;
   for (const std::string& word : words) {
-    is_regex.push_back(std::ranges::none_of(layers, [&](const AdaptableLayer& layer) {
-      return std::ranges::any_of(layer.parts,
-                                 [&](const auto& part) { return Names(word, part.module); });
-    }));
+    is_regex.push_back(
+        !NamesAll(word) && std::ranges::none_of(layers, [&](const AdaptableLayer& layer) {
+          return std::ranges::any_of(layer.parts,
+                                     [&](const auto& part) { return Names(word, part.module); });
+        }));
   }
   std::vector<nn::LoraTarget> targets;
   for (const AdaptableLayer& layer : layers) {
-    nn::LoraTarget target{.path = layer.path};
-    bool adapted = false;
+    nn::LoraTarget& target = targets.emplace_back(layer.path);
     for (const auto& [module, slice, rows] : layer.parts) {
       bool named = false;
       for (size_t i = 0; i < words.size(); ++i) {
         const auto& names = is_regex[i] ? NamesByRegex : Names;
-        if (names(words[i], module)) named = used[i] = true;
+        const bool names_it = NamesAll(words[i]) ? layer.expert < 0 : names(words[i], module);
+        if (names_it) named = used[i] = true;
       }
-      adapted |= named;
       target.slices.push_back({.name = slice,
                                .rows = rows,
                                .rank = named ? options.rank : 0,
                                .scale = options.scale()});
     }
-    if (adapted) targets.push_back(std::move(target));
   }
   for (size_t i = 0; i < words.size(); ++i) {
     LS_CHECK(used[i], "LoRA: '", words[i],
              "' names no matrix of this model; there are: ", List(layers));
   }
-  return targets;
+  return JoinExperts(layers, std::move(targets), [](const std::string& why) {
+    throw ArgumentError(StrCat("lora.targets: ", why, ": name them without the number"));
+  });
 }
 
 }  // namespace lockstep::models

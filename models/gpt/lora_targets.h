@@ -9,13 +9,16 @@
 
 namespace lockstep::models {
 
-// The targets that config().lora names, for nn::AddLora: matrices of attention and MLPs by their
-// names in Hugging Face's code, "model.layers.3.self_attn.q_proj" or "transformer.h.3.attn.c_attn";
-// a fused one has a slice for each of its names. `targets` is "all", or words between commas; a
-// word names a matrix that it equals, or whose name ends with "." and the word, where * stands for
-// any characters; PEFT's "all-linear" is "all", and a word that names none in this way is a regular
-// expression for whole names, as in PEFT. Throws ArgumentError, with the names that exist, for a
-// word that names none.
+// The targets that config().lora names, for nn::AddLora: matrices of attention, MLPs and experts by
+// their names in Hugging Face's code, "model.layers.3.self_attn.q_proj",
+// "transformer.h.3.attn.c_attn" or "model.layers.3.block_sparse_moe.experts.5.w1"; a fused one has
+// a slice for each of its names. `targets` is "all", or words between commas; a word names a matrix
+// that it equals, or whose name ends with "." and the word, where * stands for any characters;
+// PEFT's "all-linear" is "all", and a word that names none in this way is a regular expression for
+// whole names, as in PEFT. "all" does not name experts, which are many times larger, and which PEFT
+// leaves out, too, where transformers (5 and later) stacks them: "all,experts.*" does. Throws
+// ArgumentError, with the names that exist, for a word that names none, and for words that name
+// only some experts of a layer.
 std::vector<nn::LoraTarget> LoraTargets(const Gpt& model);
 
 // Makes trainable again, after nn::AddLora, the modules that `names` names

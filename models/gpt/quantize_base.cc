@@ -7,6 +7,7 @@ namespace lockstep::models {
 
 void QuantizeBase(Gpt& model, bool double_quantized) {
   for (const AdaptableLayer& layer : AdaptableLayers(model)) {
+    if (layer.expert >= 0) continue;  // experts stay as they are
     nn::QuantizeOptions options{.double_quantized = double_quantized};
     for (const AdaptableLayer::Part& part : layer.parts) options.rows.push_back(part.rows);
     nn::QuantizeLinear(model, layer.path, options);

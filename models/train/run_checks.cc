@@ -15,6 +15,7 @@
 #include "data/token_shards.h"
 #include "dist/groups/planned_group.h"
 #include "dist/shard/shard_sum.h"
+#include "dist/tensor/tensor_experts.h"
 #include "dist/tensor/tensor_ranks.h"
 #include "kernels/attention/attention_kernels.h"
 #include "kernels/stochastic_rounding.h"
@@ -114,9 +115,13 @@ void CheckOffload(const Options& options, const RunSetup& setup) {
 }
 
 void CheckAdapters(const Options& options, const RunSetup& setup) {
-  if (setup.model.lora.rank == 0) return;
+  const LoraOptions& lora = setup.model.lora;
+  const ParallelOptions& parallel = setup.config.parallel;
+  if (lora.rank == 0) return;
+  const bool cut = parallel.tp > 1 || parallel.ep > 1 || parallel.context_pairs() > 1;
   try {
     Gpt shape(setup.model);
+    if (cut && lora.dropout > 0) dist::RefuseDropoutOfExperts(shape);
   } catch (const ArgumentError& error) {
     options.Fail(StrCat("{lora.targets}, {lora.rank}: ", error.what()));
   }

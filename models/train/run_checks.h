@@ -21,7 +21,8 @@ void CheckRecompute(const Options& options, const RunSetup& setup);
 void CheckHeads(const Options& options, const RunSetup& setup);
 // for offload on a CPU;
 void CheckOffload(const Options& options, const RunSetup& setup);
-// for adapters whose targets or rank do not fit the model;
+// for adapters whose targets or rank do not fit the model, and for a dropout of those of experts
+// that ranks cannot draw together;
 void CheckAdapters(const Options& options, const RunSetup& setup);
 // for a fraction to hold out of data that have files for validation;
 void CheckHeldOut(const Options& options, const RunSetup& setup);

@@ -21,7 +21,8 @@ std::vector<std::pair<std::string, Module*>> Linears(Module& model) {
     if (!adapted.empty() && (path == adapted || path.starts_with(adapted + "."))) continue;
     const bool adapter = dynamic_cast<LoraAdapter*>(module) != nullptr;
     adapted = adapter ? path : "";
-    const bool linear = dynamic_cast<Linear*>(module) || dynamic_cast<BranchLinear*>(module);
+    const bool linear = dynamic_cast<Linear*>(module) || dynamic_cast<BranchLinear*>(module) ||
+                        dynamic_cast<GroupedLinear*>(module);
     if (linear && !path.empty()) out.emplace_back(path, module);
   }
   return out;
@@ -47,17 +48,31 @@ std::vector<LoraSlice> SlicesOf(const L& linear, const LoraTarget& target,
 
 std::shared_ptr<Module> MakeAdapter(const Module& layer, const LoraTarget& target,
                                     const LoraOptions& options) {
+  const auto make = [&]<class Adapted>(const auto& linear) -> std::shared_ptr<Module> {
+    return std::make_shared<Adapted>(linear, SlicesOf(linear, target, options), options.dropout);
+  };
   try {
     if (const auto* linear = dynamic_cast<const Linear*>(&layer)) {
-      return std::make_shared<LoraLinear>(*linear, SlicesOf(*linear, target, options),
-                                          options.dropout);
+      return make.operator()<LoraLinear>(*linear);
     }
-    const auto& linear = dynamic_cast<const BranchLinear&>(layer);
-    return std::make_shared<LoraBranchLinear>(linear, SlicesOf(linear, target, options),
-                                              options.dropout);
+    if (const auto* linear = dynamic_cast<const GroupedLinear*>(&layer)) {
+      return make.operator()<LoraGroupedLinear>(*linear);
+    }
+    return make.operator()<LoraBranchLinear>(dynamic_cast<const BranchLinear&>(layer));
   } catch (const ArgumentError& error) {
     throw ArgumentError(StrCat(target.path, ": ", error.what()));
   }
+}
+
+// How many matrices there are; stacked ones have three dimensions.
+int64_t NumMatrices(const LoraAdapter& adapter) {
+  const Shape& shape = adapter.weight()->logical_shape();
+  return shape.ndim() == 3 ? shape[0] : 1;
+}
+
+Tensor MatrixOf(const Parameter& p, int64_t i) {
+  const Tensor all = p.value().Detach();
+  return all.ndim() == 3 ? all.Slice(0, i, i + 1).Squeeze(0) : all;
 }
 
 // |x|^2 in f64.
@@ -162,20 +177,24 @@ std::vector<LoraMergeLoss> MergeLora(Module& model, std::optional<DType> dtype) 
   for (const LoraAdapter* adapter : adapters) CheckMergeable(*adapter);
   std::vector<LoraMergeLoss> losses;
   for (const LoraAdapter* adapter : adapters) {
-    const Parameter& weight = *adapter->weight();
-    int64_t row = 0;
-    for (size_t i = 0; i < adapter->slices().size(); ++i) {
-      const LoraSlice& slice = adapter->slices()[i];
-      if (slice.rank > 0) {
-        const int64_t first = adapter->first_rank(i);
-        const Tensor a = adapter->a()->value().Detach().Slice(0, first, first + slice.rank);
-        const Tensor b = adapter->b(i)->value().Detach();
-        const Tensor rows = weight.value().Detach().Slice(0, row, row + slice.rows);
-        double lost = 0;
-        rows.CopyFrom(MergedRows(rows, a, b, slice.scale, dtype.value_or(rows.dtype()), &lost));
-        losses.push_back({adapter->adapter_path(), slice.name, lost});
+    const int64_t matrices = NumMatrices(*adapter);
+    for (int64_t e = 0; e < matrices; ++e) {
+      const Tensor weight = MatrixOf(*adapter->weight(), e), all_a = MatrixOf(*adapter->a(), e);
+      int64_t row = 0;
+      for (size_t i = 0; i < adapter->slices().size(); ++i) {
+        const LoraSlice& slice = adapter->slices()[i];
+        if (slice.rank > 0) {
+          const int64_t first = adapter->first_rank(i);
+          const Tensor a = all_a.Slice(0, first, first + slice.rank);
+          const Tensor b = MatrixOf(*adapter->b(i), e);
+          const Tensor rows = weight.Slice(0, row, row + slice.rows);
+          double lost = 0;
+          rows.CopyFrom(MergedRows(rows, a, b, slice.scale, dtype.value_or(rows.dtype()), &lost));
+          const std::string expert = matrices > 1 ? StrCat("[", e, "]") : "";
+          losses.push_back({adapter->adapter_path() + expert, slice.name, lost});
+        }
+        row += slice.rows;
       }
-      row += slice.rows;
     }
   }
   RemoveLora(model);

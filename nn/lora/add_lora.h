@@ -9,16 +9,16 @@
 
 namespace lockstep::nn {
 
-// What gets an adapter: the nn::Linear or nn::BranchLinear at this path, and its slices. Without
-// slices, one adapter covers all rows, with the options' rank and scale.
+// What gets an adapter: the nn::Linear, nn::BranchLinear or nn::GroupedLinear at this path, and its
+// slices. Without slices, one adapter covers all rows, with the options' rank and scale.
 struct LoraTarget {
   std::string path;
   std::vector<LoraSlice> slices = {};
 };
 
-// Puts a LoraLinear or LoraBranchLinear into the place of each target and freezes everything else
-// (Parameter::SetTrainable(false)): gradients, optimizer state and reductions are those of the
-// adapters.
+// Puts a LoraLinear, LoraBranchLinear or LoraGroupedLinear into the place of each target and
+// freezes everything else (Parameter::SetTrainable(false)): gradients, optimizer state and
+// reductions are those of the adapters.
 //   nn::AddLora(model, {"h.*.attn.c_attn", "h.*.mlp.c_fc"}, {.rank = 16, .alpha = 32});
 //   model.Materialize(device, seed);      // or nn::LoadState of the base, and of the adapters
 //   optim::AdamW optimizer(model.Parameters(), ...);
@@ -47,7 +47,7 @@ Tensor MergedRows(const Tensor& rows, const Tensor& a, const Tensor& b, double s
 // How much of an adapter's effect on a matrix was lost because the sum was rounded to the weight's
 // dtype: |(W' - W) - dW| / |dW| of Frobenius norms; 0 for dW = 0.
 struct LoraMergeLoss {
-  std::string path{};   // "h.0.attn.c_attn", of the matrix
+  std::string path{};   // "h.0.attn.c_attn", of the matrix; "h.0.mlp.experts.c_fc[3]" of expert 3
   std::string slice{};  // "q_proj", or ""
   double lost = 0;
 };

@@ -45,6 +45,24 @@ std::vector<LoraSlice> Checked(const L& linear, std::vector<LoraSlice> slices) {
   return slices;
 }
 
+// y plus what the slices' adapters add to its columns: add(i, h's columns of slice i).
+template <class F>
+Tensor AddToSlices(const std::vector<LoraSlice>& slices, const Tensor& y, const Tensor& h,
+                   const F& add) {
+  std::vector<int64_t> rows, ranks;
+  for (const LoraSlice& s : slices) {
+    rows.push_back(s.rows);
+    if (s.rank > 0) ranks.push_back(s.rank);
+  }
+  std::vector<Tensor> parts = y.Split(rows, -1);
+  const std::vector<Tensor> inputs = h.Split(ranks, -1);
+  size_t next = 0;
+  for (size_t i = 0; i < slices.size(); ++i) {
+    if (slices[i].rank > 0) parts[i] = parts[i] + add(i, inputs[next++]) * slices[i].scale;
+  }
+  return parts.size() == 1 ? parts[0] : ops::Concat(parts, -1);
+}
+
 template <class L>
 std::shared_ptr<L> MakeA(int64_t in, const std::vector<LoraSlice>& slices) {
   return std::make_shared<L>(in, TotalRank(slices), LinearOptions{.bias = false});
@@ -98,19 +116,7 @@ Tensor LoraUpdate::AtOnce(Tensor y, const Tensor& h) const {
 }
 
 Tensor LoraUpdate::SliceBySlice(const Tensor& y, const Tensor& h) const {
-  std::vector<int64_t> rows, ranks;
-  for (const LoraSlice& s : slices_) {
-    rows.push_back(s.rows);
-    if (s.rank > 0) ranks.push_back(s.rank);
-  }
-  std::vector<Tensor> parts = y.Split(rows, -1);
-  const std::vector<Tensor> inputs = h.Split(ranks, -1);
-  size_t next = 0;
-  for (size_t i = 0; i < slices_.size(); ++i) {
-    if (layers_[i] == nullptr) continue;
-    parts[i] = parts[i] + (*layers_[i])(inputs[next++]) * slices_[i].scale;
-  }
-  return parts.size() == 1 ? parts[0] : ops::Concat(parts, -1);
+  return AddToSlices(slices_, y, h, [&](size_t i, const Tensor& x) { return (*layers_[i])(x); });
 }
 
 Tensor LoraUpdate::Forward(Tensor y, const Tensor& h) {
@@ -149,12 +155,20 @@ void LoraAdapter::SetFrozen(const std::vector<std::shared_ptr<Parameter>>& froze
 
 void LoraAdapter::Keep(const std::shared_ptr<Parameter>& weight,
                        const std::shared_ptr<Parameter>& a, const LoraUpdate& update) {
-  weight_ = weight;
-  a_ = a;
+  std::vector<std::shared_ptr<Parameter>> b;
   for (size_t i = 0; i < slices_.size(); ++i) {
     Child<Layer>* layer = update.layer(i);
-    b_.push_back(layer ? std::dynamic_pointer_cast<Linear>(layer->module())->weight() : nullptr);
+    b.push_back(layer ? std::dynamic_pointer_cast<Linear>(layer->module())->weight() : nullptr);
   }
+  Keep(weight, a, std::move(b));
+}
+
+void LoraAdapter::Keep(const std::shared_ptr<Parameter>& weight,
+                       const std::shared_ptr<Parameter>& a,
+                       std::vector<std::shared_ptr<Parameter>> b) {
+  weight_ = weight;
+  a_ = a;
+  b_ = std::move(b);
 }
 
 LoraLinear::LoraLinear(const Linear& linear, std::vector<LoraSlice> slices, double dropout)
@@ -207,6 +221,48 @@ ops::Branch LoraBranchLinear::Forward(ops::Branch x) {
   if (y.dropout > 0) y = ops::Complete(y);
   y.value = update_(std::move(y.value), h);
   return y;
+}
+
+LoraGroupedLinear::LoraGroupedLinear(const GroupedLinear& linear, std::vector<LoraSlice> slices,
+                                     double dropout)
+    : LoraAdapter(Checked(linear, std::move(slices))),
+      base_(this, "", std::make_shared<GroupedLinear>(linear.weight())),
+      dropout_(this, "lora_dropout", std::make_shared<Dropout>(dropout)),
+      a_layer_(this, "lora_A",
+               std::make_shared<GroupedLinear>(linear.n_expert(), linear.in_features(),
+                                               TotalRank(slices_),
+                                               KaimingUniform(linear.in_features()))) {
+  std::vector<std::shared_ptr<Parameter>> b;
+  for (const LoraSlice& s : slices_) {
+    const auto layer =
+        s.rank > 0 ? std::make_shared<GroupedLinear>(linear.n_expert(), s.rank, s.rows, Constant(0))
+                   : nullptr;
+    const std::string name = StrCat("lora_B", s.name.empty() ? "" : ".", s.name);
+    b.push_back(layer ? layer->weight() : nullptr);
+    b_layers_.push_back(layer ? std::make_unique<Child<ExpertsLayer>>(this, name, layer) : nullptr);
+  }
+  Keep(linear.weight(), std::dynamic_pointer_cast<GroupedLinear>(a_layer_.module())->weight(),
+       std::move(b));
+}
+
+std::shared_ptr<Module> LoraGroupedLinear::without() const {
+  const auto base = std::dynamic_pointer_cast<GroupedLinear>(base_.module());
+  return base ? std::make_shared<GroupedLinear>(base->weight()) : nullptr;
+}
+
+Tensor LoraGroupedLinear::Apply(const Tensor& rows, const Product& product) {
+  const Tensor y = product(base_, rows);
+  if (disabled > 0) return y;
+  // A mask counts samples, of which rows have no number of their own: all of them are one.
+  const Shape shape = rows.shape();
+  const Tensor x = dropout_(rows.Reshape({1, shape[0], shape[1]})).Reshape(shape);
+  return AddToSlices(slices_, y, product(a_layer_, x),
+                     [&](size_t i, const Tensor& h) { return product(*b_layers_[i], h); });
+}
+
+Tensor LoraGroupedLinear::Forward(const Tensor& rows, const Tensor& offsets) {
+  return Apply(rows,
+               [&](Child<ExpertsLayer>& linear, const Tensor& x) { return linear(x, offsets); });
 }
 
 std::vector<LoraAdapter*> LoraAdapters(Module& model) {

@@ -2,12 +2,14 @@
 // models" (2021).
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "core/autograd/grad_mode.h"
 #include "nn/linear.h"
+#include "nn/mixture/experts.h"
 
 namespace lockstep::nn {
 
@@ -63,7 +65,8 @@ class LoraUpdate : public ModuleOf<Tensor(Tensor y, const Tensor& h)> {
   std::vector<std::unique_ptr<Child<Layer>>> layers_;
 };
 
-// What LoraLinear and LoraBranchLinear share; for code that reads, writes or merges adapters:
+// What LoraLinear, LoraBranchLinear and LoraGroupedLinear share; for code that reads, writes or
+// merges adapters:
 //   for (nn::LoraAdapter* adapter : nn::LoraAdapters(model)) ... adapter->a()->value() ...
 class LoraAdapter {
  public:
@@ -74,11 +77,11 @@ class LoraAdapter {
   // A linear layer without the adapter, with the base's parameters: what RemoveLora puts back. Null
   // if the base has been replaced by another module.
   virtual std::shared_ptr<Module> without() const = 0;
-  int64_t in_features() const { return a_->logical_shape()[1]; }
+  int64_t in_features() const { return a_->logical_shape()[-1]; }
   int64_t out_features() const;
   const std::vector<LoraSlice>& slices() const { return slices_; }
   // A of all slices, concatenated in their order: [sum of ranks, in]; those of slice i begin at row
-  // first_rank(i).
+  // first_rank(i). Experts have it, B and the weight stacked: [n_expert, sum of ranks, in].
   const std::shared_ptr<Parameter>& a() const { return a_; }
   int64_t first_rank(size_t slice) const;
   // B of slice i, [rows, rank]; null for one without an adapter.
@@ -95,6 +98,8 @@ class LoraAdapter {
   // To be called once the children are there.
   void Keep(const std::shared_ptr<Parameter>& weight, const std::shared_ptr<Parameter>& a,
             const LoraUpdate& update);
+  void Keep(const std::shared_ptr<Parameter>& weight, const std::shared_ptr<Parameter>& a,
+            std::vector<std::shared_ptr<Parameter>> b);
 
   std::vector<LoraSlice> slices_;
 
@@ -157,6 +162,36 @@ class LoraBranchLinear : public LoraAdapter, public BranchLayer {
   Child<Layer> dropout_;
   Child<BranchLayer> a_layer_;
   Child<LoraUpdate> update_;
+};
+
+// An nn::GroupedLinear with an adapter for each expert, in its place: rows [R, in] and offsets ->
+// [R, out], with the A and B of a row's expert, all of the same ranks. Children, replaceable:
+//   ""            the base, an ExpertsLayer: an nn::GroupedLinear with the Parameter of `linear`
+//   lora_dropout  a Layer, nn::Dropout, whose x is [1, R, in], all rows of a micro-batch
+//   lora_A        an ExpertsLayer, an nn::GroupedLinear
+//   lora_B        another for each slice that has an adapter: lora_B.gate_proj, ...; lora_B if it
+//                 has all rows
+// so that parameters are "h.0.mlp.experts.c_fc.lora_A.weight" [n_expert, sum of ranks, in] and
+// "h.0.mlp.experts.c_fc.lora_B.gate_proj.weight" [n_expert, rows, rank]. Throws as LoraLinear does.
+class LoraGroupedLinear : public LoraAdapter, public ExpertsLayer {
+ public:
+  LoraGroupedLinear(const GroupedLinear& linear, std::vector<LoraSlice> slices, double dropout = 0);
+
+  const std::string& adapter_path() const override { return path(); }
+  std::shared_ptr<Module> without() const override;
+  Child<Layer>& lora_dropout() { return dropout_; }
+  // The forward by other means: `product` multiplies rows by the weights of one of the children.
+  using Product = std::function<Tensor(Child<ExpertsLayer>& linear, const Tensor& rows)>;
+  Tensor Apply(const Tensor& rows, const Product& product);
+
+ protected:
+  Tensor Forward(const Tensor& rows, const Tensor& offsets) override;
+
+ private:
+  Child<ExpertsLayer> base_;
+  Child<Layer> dropout_;
+  Child<ExpertsLayer> a_layer_;
+  std::vector<std::unique_ptr<Child<ExpertsLayer>>> b_layers_;  // null: without an adapter
 };
 
 // The adapters of a model, in the order of its modules. With them the model has names.

@@ -23,6 +23,10 @@ GroupedLinear::GroupedLinear(int64_t n_expert, int64_t in_features, int64_t out_
                          /*decay=*/true);
 }
 
+GroupedLinear::GroupedLinear(std::shared_ptr<Parameter> weight) : weight_(std::move(weight)) {
+  ShareParameter("weight", weight_);
+}
+
 Tensor GroupedLinear::Forward(const Tensor& rows, const Tensor& offsets) {
   return ops::GroupedLinear(rows, *weight_, offsets);
 }

@@ -22,7 +22,12 @@ class ExpertsLayer : public ModuleOf<Tensor(const Tensor& rows, const Tensor& of
 class GroupedLinear : public ExpertsLayer {
  public:
   GroupedLinear(int64_t n_expert, int64_t in_features, int64_t out_features, Initializer init);
+  // With the parameter of another module.
+  explicit GroupedLinear(std::shared_ptr<Parameter> weight);
 
+  int64_t n_expert() const { return weight_->logical_shape()[0]; }
+  int64_t in_features() const { return weight_->logical_shape()[2]; }
+  int64_t out_features() const { return weight_->logical_shape()[1]; }
   const std::shared_ptr<Parameter>& weight() const { return weight_; }
 
  protected:

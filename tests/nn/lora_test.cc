@@ -10,6 +10,7 @@
 #include "nn/init.h"
 #include "nn/lora/add_lora.h"
 #include "nn/lora/quantized_linear.h"
+#include "nn/mixture/mixture_of_experts.h"
 #include "nn/mlp.h"
 #include "nn/recompute.h"
 #include "nn/sequential.h"
@@ -358,6 +359,125 @@ TEST(MergeLoraTest, InBf16ASmallUpdateIsMostlyLost) {
   int64_t same = 0;
   for (size_t i = 0; i < after.data.size(); ++i) same += before.data[i] == after.data[i];
   EXPECT_GT(static_cast<double>(same), 0.8 * 256 * 256);
+}
+
+// ---- Experts. ----
+
+// Three experts with adapters, of which the middle one has no rows.
+struct AdaptedExperts : ModuleOf<Tensor(const Tensor&)> {
+  explicit AdaptedExperts(double dropout = 0) {
+    const GroupedLinear linear(3, 6, 12, Normal(0, 1));
+    fc.Replace(std::make_shared<LoraGroupedLinear>(linear, Slices(), dropout));
+  }
+  Tensor Forward(const Tensor& x) override {
+    return fc(x, Tensor::FromVector<int32_t>({0, 3, 3, 7}, {4}));
+  }
+  Child<ExpertsLayer> fc{this, "fc", std::make_shared<GroupedLinear>(1, 1, 1, Constant(0))};
+};
+
+TEST(LoraExpertsTest, EachHasASumOfProductsOfItsOwn) {
+  AdaptedExperts m;
+  EXPECT_THAT(
+      Describe(m),
+      ElementsAre("fc.weight [3, 12, 6] decays", "fc.lora_A.weight [3, 5, 6] decays",
+                  "fc.lora_B.q.weight [3, 5, 2] decays", "fc.lora_B.v.weight [3, 4, 3] decays"));
+  m.Materialize(kCpu, kSeed, DType::kF64);
+  test::Randomize(m, 3);
+  Tensor x = RandomTensor({7, 6}, 1);
+  const Matrix in = ToMatrix(x), w = ParameterOf(m, "fc.weight");
+  const Matrix a = ParameterOf(m, "fc.lora_A.weight");
+  Matrix want{7, 12, std::vector<double>(7 * 12)};
+  for (int64_t r = 0; r < 7; ++r) {
+    const int64_t e = r < 3 ? 0 : 2;
+    int64_t row = 0, rank = 0;
+    for (const LoraSlice& s : Slices()) {
+      const Matrix b = s.rank > 0 ? ParameterOf(m, "fc.lora_B." + s.name + ".weight") : Matrix{};
+      for (int64_t i = 0; i < s.rows; ++i) {
+        for (int64_t j = 0; j < 6; ++j) {
+          double merged = w(e * 12 + row + i, j);
+          for (int64_t k = 0; k < s.rank; ++k) {
+            merged += s.scale * b(e * s.rows + i, k) * a(e * 5 + rank + k, j);
+          }
+          want(r, row + i) += merged * in(r, j);
+        }
+      }
+      row += s.rows;
+      rank += s.rank;
+    }
+  }
+  EXPECT_LT(Difference(ToMatrix(m(x)), want), 1e-13);
+  x.SetRequiresGrad(true);
+  auto checked = test::ParametersToCheck(m);
+  checked.emplace_back("x", x);
+  test::CheckGradients(checked, [&] { return test::Project(m(x)); });
+}
+
+// Rows are no samples: those of one micro-batch must not have masks of the next one's, shifted.
+TEST(LoraExpertsTest, DropoutDrawsEachMicroBatchAnew) {
+  const Tensor x = Tensor::Full({7, 6}, 1, DType::kF32);
+  const auto dropped = [&](int64_t first_sample) {
+    AdaptedExperts m(/*dropout=*/0.5);
+    m.Materialize(kCpu, kSeed);
+    StepState state(kCpu, kSeed);
+    state.SetFirstSample(first_sample);
+    const TrainingScope training(state);
+    const auto adapted = std::dynamic_pointer_cast<LoraGroupedLinear>(m.fc.module());
+    return Values(adapted->lora_dropout()(x.View({1, 7, 6})));
+  };
+  const auto first = dropped(0), second = dropped(1);
+  EXPECT_EQ(first, dropped(0));
+  EXPECT_NE(first, second);
+  EXPECT_FALSE(std::equal(first.begin() + 6, first.end(), second.begin()));
+}
+
+struct Mixture : MixtureOfExperts {
+  explicit Mixture(MlpActivation activation = MlpActivation::kSwiGlu)
+      : MixtureOfExperts({.n_embd = 12,
+                          .n_head = 2,
+                          .init_std = 0.5,
+                          .residual_std = 0.5,
+                          .activation = activation,
+                          .rotary = nullptr,
+                          .mixture = {.n_expert = 4, .n_expert_used = 2, .n_inner = 10}}) {}
+};
+
+TEST(LoraExpertsTest, InAMixtureTheyAreAddedMergedAndRemoved) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    Mixture m;
+    m.Materialize(kCpu, kSeed, dtype);
+    const Tensor x = RandomTensor({2, 5, 12}, 1, dtype);
+    const auto run = [&] { return ops::Complete(m(x)).Detach(); };
+    const auto without = Values(run());
+    const auto weights = Weights(m);
+    AddLora(m, {"experts.*"}, kOptions, kSeed);
+    ASSERT_EQ(LoraAdapters(m).size(), 2u);
+    EXPECT_EQ(Values(run()), without);
+    FillAdapters(m);
+    const auto adapted = run();
+    EXPECT_NE(Values(adapted), without);
+    {
+      const LoraDisabled disabled;
+      EXPECT_EQ(Values(run()), without);
+    }
+    Backward(test::Project(ops::Complete(m(x)).To(DType::kF64)));
+    for (const auto& p : m.Parameters()) {
+      const bool own = p->name().find(".lora_") != std::string::npos;
+      EXPECT_EQ(p->grad().defined(), own) << p->name();
+    }
+    if (dtype == DType::kF32) {
+      const auto losses = MergeLora(m);
+      ASSERT_EQ(losses.size(), 8u);
+      EXPECT_EQ(losses[1].path, "experts.c_fc[1]");
+      for (const LoraMergeLoss& loss : losses) EXPECT_LT(loss.lost, 1e-5);
+      EXPECT_LT(Difference(ToMatrix(run()), ToMatrix(adapted)), 1e-5);
+    } else {
+      RemoveLora(m);
+      EXPECT_EQ(Weights(m), weights);
+      EXPECT_EQ(Values(run()), without);
+    }
+    EXPECT_TRUE(LoraAdapters(m).empty());
+    for (const auto& p : m.Parameters()) EXPECT_TRUE(p->trainable());
+  }
 }
 
 // ---- What is wrong, and what to do. ----

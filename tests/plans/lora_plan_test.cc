@@ -232,6 +232,34 @@ TEST(LoraPlan, Mixtures) {
                         {.copies = 2, .ep = 2, .pp = 2}});
 }
 
+// Of experts, which ranks divide as they divide the experts.
+TEST(LoraPlan, Experts) {
+  Task task = Llama(DType::kF32);
+  task.model.lora.dropout = 0;
+  task.model.lora.targets = "all,experts.*";
+  task.model.mixture = {.n_expert = 4, .n_expert_used = 2, .n_inner = 20};
+  task.model.mixture.n_shared = 12;
+  task.model.n_dense = 1;
+  ExpectSameBits(task, {DataParallel(2),
+                        ByShards({.shards = 2}, dist::Zero3()),
+                        {.tp = 2, .data_parallel = true},
+                        {.cp = 2, .data_parallel = true},
+                        {.copies = 2, .ep = 2, .data_parallel = true},
+                        {.cp = 2, .ep = 2, .data_parallel = true},
+                        {.copies = 2, .tp = 2, .ep = 2, .data_parallel = true},
+                        {.tp = 2, .cp = 2, .ep = 2, .data_parallel = true},
+                        {.shards = 2, .ep = 2},
+                        {.copies = 2, .ep = 2, .pp = 2}});
+  task.dtype = DType::kBF16;
+  task.model.lora.targets = "experts.*";
+  ExpectSameBits(task, {{.tp = 2, .data_parallel = true},
+                        {.copies = 2, .ep = 2, .data_parallel = true},
+                        ByShards({.shards = 2}, dist::Zero3())});
+  task.model.lora.dropout = 0.2;  // of data-parallel ranks, each of which has whole micro-batches
+  task.virtual_tp = task.virtual_cp = 1;
+  ExpectSameBits(task, {DataParallel(2), ByShards({.shards = 2}, dist::Zero3())});
+}
+
 TEST(LoraPlan, BaseOfFourBits) {
   std::vector<Plan> plans = Sharded({.shards = 2});
   for (Plan& plan : Sharded({.shards = 4})) plans.push_back(plan);

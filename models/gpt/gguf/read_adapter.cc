@@ -63,7 +63,8 @@ GgufAdapter GgufAdapterOf(const GgufFile& file, const GptConfig& base) {
   GptConfig plain = base;
   plain.lora = {};
   const Gpt model(plain);
-  const std::vector<AdaptableLayer> layers = AdaptableLayers(model);
+  std::vector<AdaptableLayer> layers = AdaptableLayers(model);
+  std::erase_if(layers, [](const AdaptableLayer& layer) { return layer.expert >= 0; });
   GgufAdapter out{.config = {}, .tensors = {.source = file.source(), .by_name = {}}};
   PeftConfig& config = out.config;
   std::set<std::string, std::less<>> used;

@@ -37,14 +37,19 @@ std::vector<SafetensorsItem> ToHfTensors(const Gpt& model);
 using WeightSource = std::function<Tensor(const std::string& name, const Parameter&)>;
 std::vector<SafetensorsItem> ToHfTensors(const Gpt& model, const WeightSource& weight);
 
-// The tensor of the folder that holds the rows [begin, end) of a parameter, [in, out] where it is
-// transposed.
+// The tensor of the folder that holds the rows [begin, end) of a parameter, or all of a vector; of
+// one expert's matrix, where those are stacked; [in, out] where it is transposed.
 struct HfRows {
   std::string name;  // "model.layers.0.self_attn.k_proj.weight"
   int64_t begin = 0, end = 0;
   bool transposed = false;
+  int64_t expert = -1;  // none
+
+  // The tensor as a view of the parameter's, and its shape.
+  Tensor Of(Tensor whole) const;
+  Shape ShapeOf(Shape whole) const;
 };
-// The rows that make up a parameter of the model, named as it is in Gpt; not for stacked experts.
+// The rows that make up a parameter of the model, named as it is in Gpt.
 std::vector<HfRows> HfRowsOf(const GptConfig& config, const std::string& name, const Parameter& p);
 // Whether a parameter belongs to an adapter (nn/lora); folders of models do not have these
 // (gpt/peft).

@@ -12,27 +12,6 @@
 namespace lockstep::models {
 namespace {
 
-// A tensor of the file that holds the rows [begin, end) of a parameter, or all of a vector; of one
-// expert's matrix, where those are stacked.
-struct Piece {
-  std::string name;
-  int64_t begin = 0, end = 0;
-  bool transposed = false;
-  int64_t expert = -1;  // none
-
-  Tensor Of(Tensor whole) const {
-    if (expert >= 0) whole = whole.Slice(0, expert, expert + 1).Squeeze(0);
-    const Tensor rows = whole.Slice(0, begin, end);
-    return transposed ? rows.Transpose(0, 1) : rows;
-  }
-  Shape ShapeOf(Shape whole) const {
-    if (expert >= 0) whole = {whole[1], whole[2]};
-    whole[0] = end - begin;
-    if (transposed) std::swap(whole[0], whole[1]);
-    return whole;
-  }
-};
-
 // GPT-2's linear layers are Conv1D modules in Hugging Face's code: stored [in, out].
 bool IsConv1d(const std::string& name) {
   return name.ends_with("c_attn.weight") || name.ends_with("c_proj.weight") ||
@@ -87,11 +66,11 @@ std::vector<Part> LlamaParts(const HfFamily& family, const GptConfig& c, const s
 }
 
 // The matrices of experts.
-std::vector<Piece> ExpertPieces(const HfFamily& family, const GptConfig& c,
-                                const std::string& prefix, bool input) {
+std::vector<HfRows> ExpertPieces(const HfFamily& family, const GptConfig& c,
+                                 const std::string& prefix, bool input) {
   const int64_t f = c.mixture.n_inner;
   const HfExpertNames& names = family.experts;
-  std::vector<Piece> out;
+  std::vector<HfRows> out;
   for (int64_t e = 0; e < c.mixture.n_expert; ++e) {
     const auto add = [&](const std::string& name, int64_t begin, int64_t end) {
       out.push_back({StrCat(prefix, names.experts, e, ".", name, ".weight"), begin, end, false, e});
@@ -106,15 +85,15 @@ std::vector<Piece> ExpertPieces(const HfFamily& family, const GptConfig& c,
   return out;
 }
 
-std::vector<Piece> LlamaPieces(const HfFamily& family, const GptConfig& c, const std::string& name,
-                               int64_t rows) {
+std::vector<HfRows> LlamaPieces(const HfFamily& family, const GptConfig& c, const std::string& name,
+                                int64_t rows) {
   const Path path(name);
   std::string prefix = path.layer == "lm_head" ? "" : "model.";
   if (!path.block.empty()) prefix += "layers." + path.block.substr(2);
   if (path.layer.starts_with("mlp.experts.")) {
     return ExpertPieces(family, c, prefix, path.layer == "mlp.experts.c_fc");
   }
-  std::vector<Piece> out;
+  std::vector<HfRows> out;
   int64_t begin = 0;
   for (const Part& part : LlamaParts(family, c, path.layer, rows)) {
     out.push_back({StrCat(prefix, part.layer, ".", path.kind), begin, begin + part.rows});
@@ -125,8 +104,8 @@ std::vector<Piece> LlamaPieces(const HfFamily& family, const GptConfig& c, const
 }
 
 // The tensors of the file that make up a parameter of the model.
-std::vector<Piece> Pieces(const HfFamily& family, const GptConfig& c, const std::string& name,
-                          const Parameter& p) {
+std::vector<HfRows> Pieces(const HfFamily& family, const GptConfig& c, const std::string& name,
+                           const Parameter& p) {
   const int64_t rows = p.logical_shape()[0];
   switch (family.layout) {
     case HfLayout::kOwn:
@@ -208,7 +187,7 @@ class HfWeights {
 
   // The whole of a parameter, into a tensor of its shape.
   void Read(const std::string& name, const Parameter& p, const Tensor& whole) const {
-    for (const Piece& piece : Pieces(family_, config_, name, p)) {
+    for (const HfRows& piece : Pieces(family_, config_, name, p)) {
       const Tensor rows = piece.Of(whole);
       if (const std::optional<Nf4Matrix> stored = FindNf4(piece, rows.shape())) {
         const Tensor matrix = piece.transposed ? rows.Transpose(0, 1) : rows;
@@ -221,7 +200,7 @@ class HfWeights {
 
   // The weights of a layer that keeps them in 4 bits, quantised as soon as each matrix is read.
   void Read(const std::string& path, nn::QuantizedLayer& layer) const {
-    const std::vector<Piece> pieces = Pieces(family_, config_, path + ".weight", layer.weight());
+    const std::vector<HfRows> pieces = Pieces(family_, config_, path + ".weight", layer.weight());
     for (size_t i = 0; i < pieces.size(); ++i) {
       layer.SetMatrix(i, ReadQuantized(pieces[i], layer.shape(i), layer.double_quantized()));
     }
@@ -239,13 +218,13 @@ class HfWeights {
   }
 
   // The matrix of this shape in the file, if its weights have 4 bits there.
-  std::optional<Nf4Matrix> FindNf4(const Piece& piece, const Shape& stored,
+  std::optional<Nf4Matrix> FindNf4(const HfRows& piece, const Shape& stored,
                                    const FindEntry& find) const {
     if (stored.ndim() != 2) return std::nullopt;
     const Shape shape = piece.transposed ? Shape({stored[1], stored[0]}) : stored;
     return ReadBitsAndBytes(find, piece.name, shape);
   }
-  std::optional<Nf4Matrix> FindNf4(const Piece& piece, const Shape& stored) const {
+  std::optional<Nf4Matrix> FindNf4(const HfRows& piece, const Shape& stored) const {
     return FindNf4(piece, stored, [this](const std::string& name) {
       const StoredTensor* found = Find(name);
       return found ? &found->entry : nullptr;
@@ -253,7 +232,7 @@ class HfWeights {
   }
 
   // `shape`: [out, in].
-  Nf4Matrix ReadQuantized(const Piece& piece, const Shape& shape, bool double_quantized) const {
+  Nf4Matrix ReadQuantized(const HfRows& piece, const Shape& shape, bool double_quantized) const {
     const StoredTensor& found = *Find(piece.name);
     const SafetensorsEntry& entry = found.entry;
     const Shape in_file = piece.transposed ? Shape({shape[1], shape[0]}) : shape;
@@ -284,7 +263,7 @@ class HfWeights {
     std::string missing;
     const SafetensorsEntry* embedding = nullptr;
     for (const auto& [name, p] : StoredParameters(model)) {
-      for (const Piece& piece : Pieces(family_, config_, name, *p)) {
+      for (const HfRows& piece : Pieces(family_, config_, name, *p)) {
         const SafetensorsEntry* entry = find(piece.name);
         if (name == "wte.weight") embedding = entry;
         const Shape shape = piece.ShapeOf(p->logical_shape());
@@ -297,7 +276,7 @@ class HfWeights {
     }
     for (const auto& [path, layer] : nn::QuantizedLayers(model)) {
       const Parameter& weight = layer->weight();
-      for (const Piece& piece : Pieces(family_, config_, path + ".weight", weight)) {
+      for (const HfRows& piece : Pieces(family_, config_, path + ".weight", weight)) {
         if (!find(piece.name)) missing += " " + piece.name;
         FindNf4(piece, piece.ShapeOf(weight.logical_shape()), find);  // uses its scales
       }
@@ -342,12 +321,21 @@ std::vector<std::pair<std::string, std::shared_ptr<Parameter>>> StoredParameters
   return parameters;
 }
 
+Tensor HfRows::Of(Tensor whole) const {
+  if (expert >= 0) whole = whole.Slice(0, expert, expert + 1).Squeeze(0);
+  const Tensor rows = whole.Slice(0, begin, end);
+  return transposed ? rows.Transpose(0, 1) : rows;
+}
+
+Shape HfRows::ShapeOf(Shape whole) const {
+  if (expert >= 0) whole = {whole[1], whole[2]};
+  whole[0] = end - begin;
+  if (transposed) std::swap(whole[0], whole[1]);
+  return whole;
+}
+
 std::vector<HfRows> HfRowsOf(const GptConfig& config, const std::string& name, const Parameter& p) {
-  std::vector<HfRows> out;
-  for (Piece& piece : Pieces(HfFamilyOf(config), config, name, p)) {
-    out.push_back({std::move(piece.name), piece.begin, piece.end, piece.transposed});
-  }
-  return out;
+  return Pieces(HfFamilyOf(config), config, name, p);
 }
 
 std::vector<SafetensorsItem> ToHfTensors(const Gpt& model) {
@@ -359,7 +347,7 @@ std::vector<SafetensorsItem> ToHfTensors(const Gpt& model, const WeightSource& w
   const HfFamily& family = HfFamilyOf(model.config());
   std::vector<SafetensorsItem> items;
   for (const auto& [name, p] : StoredParameters(model)) {
-    for (const Piece& piece : Pieces(family, model.config(), name, *p)) {
+    for (const HfRows& piece : Pieces(family, model.config(), name, *p)) {
       items.push_back(SafetensorsItem::Of(
           piece.name, p->value().dtype(), piece.ShapeOf(p->logical_shape()),
           [weight, name = name, p = p, piece] { return piece.Of(weight(name, *p)); }));

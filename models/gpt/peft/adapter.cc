@@ -214,27 +214,28 @@ void PeftAdapter::RefuseModule(const Gpt& model, const std::string& module) cons
 
 void PeftAdapter::AddTo(Gpt& model, double dropout) const {
   std::vector<nn::LoraTarget> targets;
-  size_t found = 0;
   std::set<std::string> known;
-  for (const AdaptableLayer& layer : AdaptableLayers(model)) {
-    nn::LoraTarget target{.path = layer.path};
-    const size_t before = found;
+  const std::vector<AdaptableLayer> layers = AdaptableLayers(model);
+  for (const AdaptableLayer& layer : layers) {
+    nn::LoraTarget& target = targets.emplace_back(layer.path);
     for (const auto& [module, slice, rows] : layer.parts) {
       target.slices.push_back({.name = slice, .rows = rows});
       const std::string name = WithoutModel(module);
       known.insert(name);
       const auto it = matrices_.find(name);
       if (it == matrices_.end()) {
-        CheckNotTargeted(module);
+        // Experts are no modules for a PEFT whose transformers stacks them.
+        if (layer.expert < 0) CheckNotTargeted(module);
         continue;
       }
       CheckMatrices(module, it->second, rows, layer.in_features);
       target.slices.back().rank = config_.RankOf(module);
       target.slices.back().scale = config_.ScaleOf(module);
-      ++found;
     }
-    if (found > before) targets.push_back(std::move(target));
   }
+  targets = JoinExperts(layers, std::move(targets), [&](const std::string& why) {
+    throw InputError(StrCat(tensors_->source, ": ", why));
+  });
   for (const auto& [module, pair] : matrices_) {
     if (!known.contains(module)) RefuseModule(model, module);
   }
@@ -296,11 +297,8 @@ void PeftAdapter::MarkSaved(Gpt& model) const {
         Fail(*last, StrCat("is there, but \"modules_to_save\" of ", kAdapterConfig,
                            " has no such module: the files do not belong together"));
       }
-      Shape shape = p->logical_shape();
-      std::vector<int64_t> expected(shape.begin(), shape.end());
-      expected[0] = rows.end - rows.begin;
-      if (rows.transposed) std::swap(expected[0], expected[1]);
-      CheckShape(*last, expected, module);
+      const Shape shape = rows.ShapeOf(p->logical_shape());
+      CheckShape(*last, {shape.begin(), shape.end()}, module);
       left.erase(it->first);
       ++found;
     }
@@ -317,6 +315,7 @@ void PeftAdapter::MarkSaved(Gpt& model) const {
 }
 
 void PeftAdapter::LoadInto(Gpt& model) const {
+  std::map<std::shared_ptr<Parameter>, Tensor> wholes;  // of adapters
   std::map<std::string, nn::LoraAdapter*> adapters;
   for (nn::LoraAdapter* adapter : nn::LoraAdapters(model)) {
     adapters[adapter->adapter_path()] = adapter;
@@ -324,8 +323,11 @@ void PeftAdapter::LoadInto(Gpt& model) const {
   for (const AdaptableLayer& layer : AdaptableLayers(model)) {
     const auto at = adapters.find(layer.path);
     nn::LoraAdapter* adapter = at == adapters.end() ? nullptr : at->second;
-    Tensor a;
-    if (adapter) a = Tensor::Empty(adapter->a()->logical_shape(), DType::kF32);
+    const auto of_layer = [&](const std::shared_ptr<Parameter>& p) {
+      Tensor& whole = wholes[p];
+      if (!whole.defined()) whole = Tensor::Empty(p->logical_shape(), DType::kF32);
+      return layer.Of(whole);
+    };
     for (size_t i = 0; i < layer.parts.size(); ++i) {
       const auto& [module, slice, rows] = layer.parts[i];
       const auto it = matrices_.find(WithoutModel(module));
@@ -345,11 +347,11 @@ void PeftAdapter::LoadInto(Gpt& model) const {
       CheckShape(own_b->entry, {rows, rank}, StrCat(module, " with rank ", rank));
       CheckScale(module, adapter->slices()[i].scale);
       const int64_t first = adapter->first_rank(i);
-      a.Slice(0, first, first + rank).CopyFrom(own_a->read());
-      SetValue(*adapter->b(i), own_b->read().To(DType::kF32));
+      of_layer(adapter->a()).Slice(0, first, first + rank).CopyFrom(own_a->read());
+      of_layer(adapter->b(i)).CopyFrom(own_b->read());
     }
-    if (adapter) SetValue(*adapter->a(), a);
   }
+  for (const auto& [p, whole] : wholes) SetValue(*p, whole);
   for (const auto& [name, p] : StoredParameters(model)) {
     if (!p->trainable()) continue;
     const Tensor whole = Tensor::Empty(p->logical_shape(), DType::kF32);
@@ -359,8 +361,7 @@ void PeftAdapter::LoadInto(Gpt& model) const {
       if (it == saved_.end()) {
         throw InputError(StrCat(tensors_->source, ": lacks ", kPrefix, module, ".", kind));
       }
-      const Tensor part = whole.Slice(0, rows.begin, rows.end);
-      (rows.transposed ? part.Transpose(0, 1) : part).CopyFrom(it->second->read());
+      rows.Of(whole).CopyFrom(it->second->read());
     }
     SetValue(*p, whole);
   }

@@ -3,6 +3,7 @@
 //
 //   base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight  [rank, in]
 //   base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight  [out, rank]
+//   base_model.model.model.layers.0.block_sparse_moe.experts.3.w1.lora_A.weight  of each expert
 //   base_model.model.lm_head.weight                                 of modules_to_save
 //
 //   const PeftAdapter adapter = PeftAdapter::Open("chat");
@@ -53,7 +54,8 @@ class PeftAdapter {
   // Puts its layers into the model (nn::AddLora), without their values, and freezes all else but
   // modules_to_save, and an embedding and head that the adapter has because the vocabulary was
   // changed before it was trained. Call it before the model is parallelised. `dropout` is the one
-  // in training. InputError says which tensor does not fit the model, and why.
+  // in training. InputError says which tensor does not fit the model, and why, and
+  // which expert has another rank, or no adapter, unlike the others of its layer.
   void AddTo(Gpt& model, double dropout = 0) const;
   // Copies its values into the model's adapters, and into modules_to_save; in a sharded model a
   // rank takes its part. InputError if the model's adapters differ from this one's, or scale what

@@ -15,10 +15,11 @@ WeightSource MergedWeights(const GptConfig& config, const PeftAdapter& adapter, 
       const Tensor saved = adapter.Saved(module, kind);
       const auto [a, b] = adapter.Matrices(module);
       if (!saved.defined() && !a.defined()) continue;
-      const Tensor part = whole.Slice(0, rows.begin, rows.end);
+      const Tensor stored = rows.Of(whole);
       if (saved.defined()) {
-        (rows.transposed ? part.Transpose(0, 1) : part).CopyFrom(saved);
+        stored.CopyFrom(saved);
       } else if (kind == "weight") {
+        const Tensor part = rows.transposed ? stored.Transpose(0, 1) : stored;
         nn::LoraMergeLoss loss{.path = module};
         part.CopyFrom(
             nn::MergedRows(part, a, b, adapter.config().ScaleOf(module), dtype, &loss.lost));

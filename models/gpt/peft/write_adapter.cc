@@ -66,11 +66,6 @@ std::vector<std::pair<std::string, T>> Unusual(const std::vector<Adapted>& all, 
   return {out.begin(), out.end()};
 }
 
-Tensor RowsOf(const Tensor& whole, const HfRows& rows) {
-  const Tensor part = whole.Slice(0, rows.begin, rows.end);
-  return rows.transposed ? part.Transpose(0, 1) : part;
-}
-
 }  // namespace
 
 PeftConfig PeftConfigOf(Gpt& model, bool rank_stabilized) {
@@ -134,21 +129,21 @@ std::vector<SafetensorsItem> ToPeftTensors(const Gpt& model, const WeightSource&
           StrCat(layer.path, ".lora_B.", slice, slice.empty() ? "" : ".", "weight");
       const auto b = parameters.find(b_name);
       if (b == parameters.end()) continue;
-      const int64_t rank = b->second->logical_shape()[1];
+      const int64_t rank = b->second->logical_shape()[-1];
       add(module + ".lora_A.weight", a_name, a->second, {rank, layer.in_features},
-          [first, rank](const Tensor& whole) { return whole.Slice(0, first, first + rank); });
+          [layer, first, rank](const Tensor& whole) {
+            return layer.Of(whole).Slice(0, first, first + rank);
+          });
       add(module + ".lora_B.weight", b_name, b->second, {rows, rank},
-          [](const Tensor& whole) { return whole; });
+          [layer](const Tensor& whole) { return layer.Of(whole); });
       first += rank;
     }
   }
   for (const auto& [name, p] : StoredParameters(model)) {
     if (!p->trainable()) continue;
     for (const auto& [rows, module, kind] : ModuleRowsOf(model.config(), name, *p)) {
-      const Shape shape =
-          RowsOf(Tensor::Empty(p->logical_shape(), DType::kF32, kMeta), rows).shape();
-      add(module + "." + kind, name, p, shape,
-          [rows = rows](const Tensor& whole) { return RowsOf(whole, rows); });
+      add(module + "." + kind, name, p, rows.ShapeOf(p->logical_shape()),
+          [rows = rows](const Tensor& whole) { return rows.Of(whole); });
     }
   }
   return items;

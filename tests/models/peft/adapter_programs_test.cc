@@ -213,6 +213,42 @@ TEST(AdapterPrograms, TrainAndSampleWithAnAdapterOfPeft) {
   EXPECT_THAT(both.err, AllOf(HasSubstr("has adapters itself"), HasSubstr("llama_parity")));
 }
 
+TEST(AdapterPrograms, TrainAdaptersOfExperts) {
+  models::GptConfig config = models::ReadHfConfig(kBase);
+  config.mixture = {.n_expert = 4, .n_expert_used = 2, .n_inner = config.n_inner};
+  models::Gpt model(config);
+  model.Materialize(kCpu, 5);
+  const std::string base = Folder("mixture"), out = Folder("of_experts");
+  models::WriteHfFolder(base, ToHfConfig(config), ToHfTensors(model), int64_t{1} << 40);
+  const auto tune = [&](const std::string& folder, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> arguments = Tune(base, folder, more);
+    std::erase(arguments, "--lora.init_from=" + kAdapter);
+    arguments.insert(arguments.end(), {"--lora.rank=2", "--lora.targets=q_proj,w1,w2,w3"});
+    return RunProgram(arguments);
+  };
+  const Result run = tune(out);
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const models::PeftAdapter adapter = models::PeftAdapter::Open(out + "/latest");
+  const auto [a, b] = adapter.Matrices("model.layers.0.block_sparse_moe.experts.3.w2");
+  ASSERT_TRUE(a.defined());
+  EXPECT_EQ(a.shape(), Shape({2, config.n_inner}));
+  EXPECT_EQ(b.shape(), Shape({config.n_embd, 2}));
+
+  const std::string again = Folder("of_experts_again");
+  const Result resumed = tune(again, {"--checkpoint.resume=" + out + "/checkpoints/step-00000005"});
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  for (const char* file : {"adapter_model.safetensors", "optimizer.safetensors"}) {
+    EXPECT_EQ(ReadFile(JoinPath(again + "/latest", file)),
+              ReadFile(JoinPath(out + "/latest", file)));
+  }
+  EXPECT_EQ(Text(Sample(base, {"--adapter=" + out})), Text(Sample(out)));
+
+  const Result dropped =
+      tune(Folder("dropped"), {"--lora.dropout=0.1", "--virtual.cp=2", "--dist.reduction=ordered"});
+  EXPECT_EQ(dropped.exit_code, 2);
+  EXPECT_THAT(dropped.err, HasSubstr("leave out lora.dropout"));
+}
+
 TEST(AdapterPrograms, KnowTheBaseOfAnAdapter) {
   const std::string base = CopyOf(kBase, "base/llama_parity"), out = Folder("of_a_base");
   const Result run = RunProgram(Tune(base, out, {"--train.steps=5"}));

@@ -11,8 +11,10 @@
 #include "models/gpt/hf/hf_format.h"
 #include "models/gpt/peft/adapter.h"
 #include "models/gpt/peft/adapter_set.h"
+#include "models/gpt/peft/merged_weights.h"
 #include "models/gpt/peft/write_adapter.h"
 #include "models/train/run_setup.h"
+#include "nn/init.h"
 #include "tests/message_of.h"
 #include "tests/models/parsed_run.h"
 
@@ -440,6 +442,124 @@ TEST(PeftFiles, LoadedIntoOtherAdapters) {
   EXPECT_THAT(refusal(WithField("llama", "lora_alpha", 40)),
               AllOf(HasSubstr("q_proj adds is multiplied by 20"), HasSubstr("multiplies it by 4:"),
                     HasSubstr("--lora.init_from=")));
+}
+
+// ---- Experts. ----
+
+// In Mixtral's format, or in Lockstep's.
+GptConfig Mixture(bool mixtral, const std::string& targets = "") {
+  GptConfig c;
+  c.vocab_size = 17;
+  c.block_size = 12;
+  c.n_layer = c.n_head = 2;
+  c.n_embd = 8;
+  c.bias = false;
+  c.mixture = {.n_expert = 3, .n_expert_used = 2, .n_inner = 6};
+  if (mixtral) {
+    c.n_inner = c.mixture.n_inner;
+    c.norm = NormKind::kRmsNorm;
+    c.activation = nn::MlpActivation::kSwiGlu;
+    c.position = Position::kRope;
+  }
+  if (!targets.empty()) c.lora = {.rank = 2, .alpha = 8, .targets = targets};
+  EXPECT_EQ(HfModelType(c), mixtral ? "mixtral" : "lockstep");
+  return c;
+}
+
+std::map<std::string, std::vector<float>> ValuesOf(const nn::LoraAdapter& adapter) {
+  std::map<std::string, std::vector<float>> out;
+  std::vector<std::shared_ptr<Parameter>> own = {adapter.a()};
+  for (size_t i = 0; i < adapter.slices().size(); ++i) own.push_back(adapter.b(i));
+  for (const auto& p : own) {
+    if (p) out[p->name()] = p->value().Detach().ToVector<float>();
+  }
+  return out;
+}
+
+TEST(PeftFiles, OfExpertsAreWrittenReadAndMerged) {
+  const Tensor ids = Tensor::FromVector<int32_t>({1, 5, 2, 16, 7, 7, 0, 3}, {1, 8});
+  for (const bool mixtral : {true, false}) {
+    const GptConfig config = Mixture(mixtral, mixtral ? "q_proj,w2,w3" : "experts.*.c_fc");
+    Gpt model(config);
+    model.Materialize(kCpu, 3);
+    for (const auto& [name, p] : nn::LoraParameters(model)) {
+      const Initializer values = nn::Uniform(-0.2, 0.2);
+      std::vector<float> numbers(static_cast<size_t>(p->logical_shape().numel()));
+      values(numbers, 0, 5, name);
+      p->value().Detach().CopyFrom(Tensor::FromVector(numbers, p->logical_shape()));
+    }
+    const std::string folder = JoinPath(testing::TempDir(), "experts");
+    RemoveTree(folder);
+    WriteAdapter(folder, model, PeftConfigOf(model, false), "");
+    const PeftAdapter adapter = PeftAdapter::Open(folder);
+    const std::string module =
+        mixtral ? "model.layers.1.block_sparse_moe.experts.2.w3" : "h.1.mlp.experts.2.c_fc";
+    const auto [a, b] = adapter.Matrices(module);
+    EXPECT_EQ(a.shape(), Shape({2, 8}));
+    EXPECT_EQ(b.shape(), Shape({6, 2}));
+    using Names = std::vector<std::string>;
+    EXPECT_EQ(adapter.config().target_modules,
+              mixtral ? Names({"q_proj", "w2", "w3"}) : Names({"c_fc"}));
+
+    GptConfig plain = config, read = config;
+    plain.lora = {};
+    read.lora = {.init_from = folder};
+    Gpt again(read), base(plain);
+    again.Materialize(kCpu, 3);
+    base.Materialize(kCpu, 3);
+    adapter.LoadInto(again);
+    const auto adapters = nn::LoraAdapters(model), others = nn::LoraAdapters(again);
+    ASSERT_EQ(adapters.size(), mixtral ? 6u : 2u);
+    ASSERT_EQ(others.size(), adapters.size());
+    for (size_t i = 0; i < adapters.size(); ++i) {
+      EXPECT_EQ(ValuesOf(*adapters[i]), ValuesOf(*others[i]));
+    }
+    const std::string copy = folder + "_copy";
+    RemoveTree(copy);
+    WriteAdapter(copy, again, PeftConfigOf(again, false), "");
+    for (const char* file : {"/adapter_model.safetensors", "/adapter_config.json"}) {
+      EXPECT_EQ(ReadFile(copy + file), ReadFile(folder + file));
+    }
+
+    const NoGrad no_grad;
+    const std::vector<float> adapted = again(ids).ToVector<float>();
+    const std::vector<float> before = base(ids).ToVector<float>();
+    const WeightSource merged = MergedWeights(
+        plain, adapter, [](const std::string&, const Parameter& p) { return p.value(); },
+        DType::kF32);
+    nn::MergeLora(again);
+    const auto own = again.NamedParameters(), parameters = base.NamedParameters();
+    ASSERT_EQ(own.size(), parameters.size());
+    for (size_t i = 0; i < own.size(); ++i) {
+      const auto& [name, p] = parameters[i];
+      EXPECT_EQ(merged(name, *p).ToVector<float>(),
+                own[i].second->value().Detach().ToVector<float>())
+          << name;
+    }
+    const std::vector<float> after = again(ids).ToVector<float>();
+    EXPECT_NE(adapted, before);
+    for (size_t i = 0; i < after.size(); ++i) EXPECT_NEAR(after[i], adapted[i], 1e-5);
+  }
+}
+
+TEST(PeftFiles, OfSomeExpertsAreRefused) {
+  Gpt model(Mixture(true, "w1,w2"));
+  model.Materialize(kCpu, 3);
+  const PeftConfig config = PeftConfigOf(model, false);
+  std::vector<SafetensorsItem> items = ToPeftTensors(model);
+  EXPECT_EQ(items.size(), 2u * 3 * 2 * 2);
+  std::erase_if(items, [](const SafetensorsItem& item) {
+    return item.name.find("layers.1.block_sparse_moe.experts.2.w1.") != std::string::npos;
+  });
+  const std::string folder = JoinPath(testing::TempDir(), "some_experts");
+  RemoveTree(folder);
+  WriteAdapter(folder, model, config, "");
+  FileWriter out(folder + "/adapter_model.safetensors");
+  WriteSafetensors(out, items);
+  out.Close();
+  EXPECT_THAT(Refusal(folder, Mixture(true)),
+              AllOf(HasSubstr("adapter_model.safetensors: all experts of a layer"),
+                    HasSubstr("model.layers.1.block_sparse_moe.experts.2.w1 has none")));
 }
 
 }  // namespace

@@ -93,8 +93,8 @@ TEST(PeftConfigs, NameTheModulesThatPeftFinds) {
 }
 
 // The modules that lora.targets names.
-std::vector<std::string> Targeted(const std::string& targets) {
-  GptConfig config;
+std::vector<std::string> Targeted(const std::string& targets, const GptConfig& shape = {}) {
+  GptConfig config = shape;
   config.n_layer = 3;
   config.n_head = 2;
   config.n_embd = 8;
@@ -114,6 +114,26 @@ TEST(LoraTargets, AreNamedAsPeftDoes) {
   };
   EXPECT_THAT(error(R"(c_(attn|proj))"), HasSubstr("names no matrix"));  // fullmatch
   EXPECT_THAT(error("c_(attn"), HasSubstr("names no matrix"));
+}
+
+TEST(LoraTargets, ExpertsAreNamedTogetherAndNotByAll) {
+  using Names = std::vector<std::string>;
+  GptConfig mixtral;
+  mixtral.bias = false;
+  mixtral.norm = NormKind::kRmsNorm;
+  mixtral.activation = nn::MlpActivation::kSwiGlu;
+  mixtral.position = Position::kRope;
+  mixtral.mixture = {.n_expert = 3, .n_expert_used = 2, .n_inner = 6};
+  mixtral.n_inner = 6;
+  EXPECT_EQ(Targeted("all", mixtral), Targeted("self_attn.*", mixtral));
+  EXPECT_EQ(Targeted("layers.1*.w3,layers.0.*.w2", mixtral),
+            Names({"h.0.mlp.experts.c_proj", "h.1.mlp.experts.c_fc"}));
+  EXPECT_EQ(Targeted("all,experts.*", mixtral).size(), 12u);
+  EXPECT_EQ(Targeted(R"(.*\.1\..*experts\.\d+\.w1)", mixtral), Names({"h.1.mlp.experts.c_fc"}));
+  EXPECT_THAT(MessageOf<Error>([&] { Targeted("experts.1.w1", mixtral); }),
+              testing::AllOf(HasSubstr("all experts of a layer have adapters"),
+                             HasSubstr("experts.1.w1 has one of rank 2"),
+                             HasSubstr("expert 0 has none"), HasSubstr("without the number")));
 }
 
 }  // namespace
