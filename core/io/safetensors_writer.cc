@@ -28,11 +28,9 @@ size_t Rank(DType dtype) {
 }
 
 std::string JsonString(std::string_view text) {
-  try {
-    return Json(text).dump();
-  } catch (const JsonError&) {
-    throw ArgumentError(StrCat("safetensors: ", Quoted(text), " is not valid UTF-8"));
-  }
+  const std::string json = Json(text).dump();
+  LS_CHECK(Json::parse(json) == text, "safetensors: ", Quoted(text), " is not valid UTF-8");
+  return json;
 }
 
 int64_t ByteCount(const SafetensorsItem& item) {

@@ -178,11 +178,15 @@ void AppendMessage(const OrderedJson& message, const std::string& where,
 // Earlier turns: [["question", "answer"], ...].
 void AppendHistory(const OrderedJson& history, Conversation* conversation) {
   const auto is_text = [](const OrderedJson& text) { return text.is_string(); };
-  for (const OrderedJson& turn : history) {
-    if (!turn.is_array() || turn.size() != 2 || !std::ranges::all_of(turn, is_text)) {
+  const auto check = [&](bool fits) {
+    if (!fits) {
       Fail(conversation->place,
            R"("history" must be a list of earlier turns, [["question", "answer"], ...])");
     }
+  };
+  check(history.is_array() || history.is_null());
+  for (const OrderedJson& turn : history) {
+    check(turn.is_array() && turn.size() == 2 && std::ranges::all_of(turn, is_text));
     AppendMessages(turn[0], "user", "history", conversation);
     AppendMessages(turn[1], "assistant", "history", conversation);
   }

@@ -112,7 +112,11 @@ bool SpellsTokens(const OrderedJson& value, const ControlTokens& control) {
     const ByteSpan token = control.Find(value.string());
     return token.end > token.begin;
   }
-  return value.is_structured() &&
+  if (value.is_object()) {
+    return std::ranges::any_of(
+        value.items(), [&](const auto& field) { return SpellsTokens(field.second, control); });
+  }
+  return value.is_array() &&
          std::ranges::any_of(value, [&](const OrderedJson& v) { return SpellsTokens(v, control); });
 }
 

@@ -67,7 +67,14 @@ Json NamedTokens(const Json& config) {
   if (config.is_null()) return tokens;
   for (const char* key : kNames) add(config.value(key, Json()));
   for (const char* key : kMoreNames) {
-    for (const Json& token : config.value(key, Json())) add(token);
+    const Json more = config.value(key, Json());
+    if (more.is_object()) {
+      for (const auto& [role, token] : more.items()) add(token);
+    } else if (more.is_array()) {
+      for (const Json& token : more) add(token);
+    } else {
+      add(more);
+    }
   }
   return tokens;
 }

@@ -22,7 +22,7 @@ expect() {
 expect 0 "scale/large/f32/backward" $bench --filter=scale --list
 expect 2 "--filter=no_such_op matches no op; there are:" $bench --filter=no_such_op
 expect 2 "device=tpu is not a device; use auto, cpu, cuda" $bench --filter=scale --device=tpu
-expect 2 "cannot read --baseline=/no/such/file" $bench --filter=scale --baseline=/no/such/file
+expect 2 "cannot open /no/such/file" $bench --filter=scale --baseline=/no/such/file
 
 run=("$bench" --filter=scale --dtype=f32 --ms=1 --threads=1)
 expect 0 "scale/large/f32/forward" "${run[@]}" --json="$out/now.json"

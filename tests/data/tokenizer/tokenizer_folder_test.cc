@@ -87,6 +87,10 @@ TEST(TokenizerFolderTest, WithoutAClassTheModelDecides) {
   const auto tokenizer = folder.Load();
   folder.ExpectGoldenIds(*tokenizer);
   EXPECT_EQ(tokenizer->special_ids().eos, tokenizer->AddedId("<|im_end|>"));
+  // Tokens with roles of a model's own.
+  folder.Write("special_tokens_map.json",
+               R"({"eos_token": "<|im_end|>", "extra_special_tokens": {"turn": "<|im_start|>"}})");
+  folder.ExpectGoldenIds(*folder.Load());
   folder.Write("config.json", R"({"model_type": "llama"})");
   EXPECT_THAT(folder.Message(), AllOf(HasSubstr("llama"), HasSubstr("tokenizer_class")));
 }

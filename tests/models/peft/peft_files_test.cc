@@ -525,7 +525,7 @@ TEST(PeftFiles, OfExpertsAreWrittenReadAndMerged) {
     const std::vector<float> adapted = again(ids).ToVector<float>();
     const std::vector<float> before = base(ids).ToVector<float>();
     const WeightSource merged = MergedWeights(
-        plain, adapter, [](const std::string&, const Parameter& p) { return p.value(); },
+        base.config(), adapter, [](const std::string&, const Parameter& p) { return p.value(); },
         DType::kF32);
     nn::MergeLora(again);
     const auto own = again.NamedParameters(), parameters = base.NamedParameters();
