@@ -33,7 +33,9 @@ std::shared_ptr<const Tokenizer> MakeTokenizerFor(const std::string& name) {
   const std::string file = StrCat("tokenizers/", golden["file"].get<std::string>(), ".json");
   OrderedJson json = OrderedJson::parse(ReadFile(TestData(file)))["tokenizer"];
   int64_t next = 0;
-  for (const OrderedJson& id : json["model"]["vocab"]) next = std::max(next, id.get<int64_t>() + 1);
+  for (const auto& [token, id] : json["model"]["vocab"].items()) {
+    next = std::max(next, id.get<int64_t>() + 1);
+  }
   for (const OrderedJson& token : json["added_tokens"]) {
     next = std::max(next, token["id"].get<int64_t>() + 1);
   }
