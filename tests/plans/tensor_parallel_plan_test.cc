@@ -215,7 +215,7 @@ TEST(TensorParallelPlan, SaysWhatDoesNotDivide) {
     Gpt model(task.model);
     try {
       ParallelizeLayers(model, std::make_shared<dist::TensorRanks>(nullptr, parts));
-    } catch (const ArgumentError& e) {
+    } catch (const InputError& e) {
       return e.what();
     }
     return "";
@@ -248,7 +248,7 @@ TEST(TensorParallelPlan, SaysWhatDoesNotDivide) {
     try {
       ParallelizeLayers(model, std::make_shared<dist::TensorRanks>(&all, 4));
       ADD_FAILURE() << "six key heads on four ranks";
-    } catch (const ArgumentError& e) {
+    } catch (const InputError& e) {
       EXPECT_THAT(e.what(), testing::HasSubstr("divides n_kv_head or is a multiple of it"));
     }
   });
