@@ -95,7 +95,7 @@ class Applier {
         const auto experts = std::dynamic_pointer_cast<nn::Experts>(mixture->experts().module());
         LS_CHECK(experts != nullptr, "Parallelize: '", path,
                  ".experts' is not an nn::Experts, and only these can be split across ranks");
-        if (ranks_->size() > 1) RefuseDropoutOfExperts(*experts);
+        if (ranks_->parts() > 1) RefuseDropoutOfExperts(*experts);
         for (const auto& p : experts->Parameters()) Cut(p, 0, {});
         model_.ReplaceChild(path + ".experts", std::make_shared<TensorExperts>(experts, ranks_));
         TakeParts(*mixture, ranks_);

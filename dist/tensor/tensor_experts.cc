@@ -75,7 +75,7 @@ void RefuseDropoutOfExperts(Module& module) {
     LS_CHECK(dropout != nullptr && dropout->p() == 0, "the adapters of '", adapter->adapter_path(),
              "' have dropout, whose mask counts all rows of a micro-batch: leave out lora.dropout, "
              "or experts in lora.targets, or use parallel.tp = 1 and parallel.ep = 1, without "
-             "parallel.cp and virtual.cp");
+             "parallel.cp, virtual.tp and virtual.cp");
   }
 }
 

@@ -72,8 +72,10 @@ Cluster ReadCluster(const std::string& path, int64_t devices) {
     Cluster c{.device = j.at("device"), .devices = devices, .is_cpu = j.at("is_cpu")};
     c.precision = j.value("precision", "");
     for (const Count& count : kCounts) c.*count.in = IntegerOf(j.at(count.name), 0);
+    c.tile = c.is_cpu ? 16 : 128;  // older files lack it
     for (const Field& field : kFields) {
-      field.in(c) = j.at(field.name);
+      field.in(c) =
+          &field.in(c) == &c.tile ? j.value(field.name, c.tile) : j.at(field.name).get<double>();
       if (!(field.in(c) >= 0)) throw InputError(StrCat(field.name, " must not be negative"));
     }
     if (c.per_node < 1 || c.units < 1 || c.peak <= 0 || c.tile <= 0) {

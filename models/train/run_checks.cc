@@ -118,7 +118,7 @@ void CheckAdapters(const Options& options, const RunSetup& setup) {
   const LoraOptions& lora = setup.model.lora;
   const ParallelOptions& parallel = setup.config.parallel;
   if (lora.rank == 0) return;
-  const bool cut = parallel.tp > 1 || parallel.ep > 1 || parallel.context_pairs() > 1;
+  const bool cut = parallel.tensor_parts() > 1 || parallel.ep > 1 || parallel.context_pairs() > 1;
   try {
     Gpt shape(setup.model);
     if (cut && lora.dropout > 0) dist::RefuseDropoutOfExperts(shape);

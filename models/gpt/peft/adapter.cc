@@ -216,6 +216,12 @@ void PeftAdapter::AddTo(Gpt& model, double dropout) const {
   std::vector<nn::LoraTarget> targets;
   std::set<std::string> known;
   const std::vector<AdaptableLayer> layers = AdaptableLayers(model);
+  // Experts are no modules for a PEFT whose transformers stacks them: its files have none of them.
+  const bool has_experts = std::ranges::any_of(layers, [&](const AdaptableLayer& layer) {
+    return layer.expert >= 0 && std::ranges::any_of(layer.parts, [&](const auto& part) {
+             return matrices_.contains(WithoutModel(part.module));
+           });
+  });
   for (const AdaptableLayer& layer : layers) {
     nn::LoraTarget& target = targets.emplace_back(layer.path);
     for (const auto& [module, slice, rows] : layer.parts) {
@@ -224,8 +230,7 @@ void PeftAdapter::AddTo(Gpt& model, double dropout) const {
       known.insert(name);
       const auto it = matrices_.find(name);
       if (it == matrices_.end()) {
-        // Experts are no modules for a PEFT whose transformers stacks them.
-        if (layer.expert < 0) CheckNotTargeted(module);
+        if (layer.expert < 0 || has_experts) CheckNotTargeted(module);
         continue;
       }
       CheckMatrices(module, it->second, rows, layer.in_features);

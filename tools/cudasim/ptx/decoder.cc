@@ -83,8 +83,10 @@ void Decoder::Run() {
   Emit(&Return);
   LinkBranches();
   if (program.function->entry) program.pointers = FindPointers(program);
-  std::memcpy(program.constants.Reserve(constant_bytes_.size()), constant_bytes_.data(),
-              constant_bytes_.size());
+  auto* const constants = program.constants.Reserve(constant_bytes_.size());
+  if (!constant_bytes_.empty()) {
+    std::memcpy(constants, constant_bytes_.data(), constant_bytes_.size());
+  }
 }
 
 void Decoder::PlaceParameters() {

@@ -78,8 +78,10 @@ class PointerFinder {
     return changed;
   }
 
-  // ld.param.u64 %rd1, [kernel_param_0+8], or a vector of results.
+  // ld.param.u64 %rd1, [kernel_param_0+8], or a vector of results. A wide register may also take a
+  // narrow value, ld.param.s32 %rd1, which is no address.
   bool AddLoaded(const Statement& statement) {
+    if (!Has(statement, "64")) return false;
     const Operand &result = statement.operands[0], &address = statement.operands[1];
     bool changed = false;
     for (size_t j = 0; j < program_.parameters.size(); ++j) {
