@@ -162,6 +162,14 @@ Extent AccessibleAt(uintptr_t address) {
   // faults.
   if (block != nullptr && block->contains(address)) return {block->begin, block->end()};
   if (block != nullptr && address - block->mapping < block->mapping_size) return {};
+#if defined(__SANITIZE_ADDRESS__)
+  // Blocks have no mappings of their own, but the sanitizer's redzones.
+  constexpr uintptr_t kRedzone = 16;
+  if (block != nullptr && block->kind != BlockKind::kRegistered &&
+      address - (block->begin - kRedzone) < block->size + 2 * kRedzone) {
+    return {};
+  }
+#endif
   return {address / kPage * kPage, address / kPage * kPage + kPage};
 }
 
