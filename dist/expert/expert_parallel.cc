@@ -68,8 +68,8 @@ ReducerOptions OptionsOf(ReducerOptions options, const ProcessGroup& data,
   if (options.micro_batches == 0) options.micro_batches = data.size();
   options.assignment = AssignForExperts(options.micro_batches, data.size(), size,
                                         options.sum == GradientSum::kOrdered);
+  options.is_part = true;  // either half may be frozen
   if (!experts) return options;
-  options.is_part = true;
   if (options.on_span) {
     options.on_span = [on_span = std::move(options.on_span)](CommunicationSpan span) {
       span.of_experts = true;

@@ -254,6 +254,9 @@ TEST(LoraPlan, Experts) {
   task.model.lora.targets = "experts.*";
   ExpectSameBits(task, {{.tp = 2, .data_parallel = true},
                         {.copies = 2, .ep = 2, .data_parallel = true},
+                        {.copies = 4, .ep = 2, .data_parallel = true},
+                        {.shards = 2, .ep = 2},
+                        {.copies = 2, .ep = 2, .pp = 2},
                         ByShards({.shards = 2}, dist::Zero3())});
   task.model.lora.dropout = 0.2;  // of data-parallel ranks, each of which has whole micro-batches
   task.virtual_tp = task.virtual_cp = 1;
