@@ -231,7 +231,7 @@ void TensorParts::CheckRanges() {
     std::priority_queue<Run, std::vector<Run>, std::greater<>> next;
     for (const Range& range : whole.ranges) next.emplace(range.begin, &range);
     int64_t reached = 0;
-    const auto expect = [&](int64_t begin) {
+    const auto expect = [&, &name = name](int64_t begin) {
       if (begin == reached) return;
       throw InputError(StrCat(source_, ": elements [", std::min(begin, reached), ", ",
                               std::max(begin, reached), ") of ", Quoted(name),

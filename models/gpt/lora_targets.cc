@@ -95,7 +95,8 @@ std::vector<nn::LoraTarget> LoraTargets(const Gpt& model) {
   }
   std::vector<nn::LoraTarget> targets;
   for (const AdaptableLayer& layer : layers) {
-    nn::LoraTarget& target = targets.emplace_back(layer.path);
+    targets.push_back({.path = layer.path});
+    nn::LoraTarget& target = targets.back();
     for (const auto& [module, slice, rows] : layer.parts) {
       bool named = false;
       for (size_t i = 0; i < words.size(); ++i) {

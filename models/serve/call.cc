@@ -95,7 +95,7 @@ class Fields {
   // Call it last.
   void CheckAllKnown() const {
     for (const auto& [key, value] : object_.items()) {
-      const auto is_key = [&](const Candidate& c) { return c.key == key; };
+      const auto is_key = [&key = key](const Candidate& c) { return c.key == key; };
       if (std::ranges::any_of(known_, is_key)) continue;
       const std::vector<std::string> nearest = Nearest(key, known_);
       throw RequestError(400,

@@ -223,7 +223,8 @@ void PeftAdapter::AddTo(Gpt& model, double dropout) const {
            });
   });
   for (const AdaptableLayer& layer : layers) {
-    nn::LoraTarget& target = targets.emplace_back(layer.path);
+    targets.push_back({.path = layer.path});
+    nn::LoraTarget& target = targets.back();
     for (const auto& [module, slice, rows] : layer.parts) {
       target.slices.push_back({.name = slice, .rows = rows});
       const std::string name = WithoutModel(module);
