@@ -53,10 +53,11 @@ def _host_flags(ctx):
     flags = ["-fPIC"] + ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts
     return ["-Xcompiler=" + flag.replace(",", "\\,") for flag in flags if not flag.startswith("-std=")]
 
-def _not_simulated(files_or_folders):
-    # The declarations of CUDA there are for host code that needs no toolkit; nvcc has its own.
+def _for_nvcc(files_or_folders):
+    # The declarations of CUDA there are for host code that needs no toolkit; nvcc has its own. It reads nothing
+    # precompiled.
     paths = [(f, f if type(f) == "string" else f.path) for f in files_or_folders.to_list()]
-    return [f for f, path in paths if "tools/cudasim/" not in path]
+    return [f for f, path in paths if "tools/cudasim/" not in path and "tools/bazel/precompiled/" not in path]
 
 def _nvcc_library_impl(ctx):
     toolkit = ctx.attr._toolkit[CudaToolkitInfo]
@@ -76,8 +77,8 @@ def _nvcc_library_impl(ctx):
     quote_includes = context.quote_includes.to_list()
     common.add_all((["."] if "." not in quote_includes else []) + quote_includes, before_each = "-I")
     common.add_all(context.includes, before_each = "-I")
-    common.add_all(_not_simulated(context.system_includes), before_each = "-isystem")
-    headers = ctx.files.hdrs + _not_simulated(context.headers)
+    common.add_all(_for_nvcc(context.system_includes), before_each = "-isystem")
+    headers = ctx.files.hdrs + _for_nvcc(context.headers)
     list_of_headers = ctx.actions.declare_file("_nvcc/%s/headers" % ctx.label.name)
     ctx.actions.write(list_of_headers, "".join([header.path + "\n" for header in headers]))
     inputs = depset(headers + [toolkit.version, list_of_headers])
