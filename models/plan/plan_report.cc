@@ -59,9 +59,9 @@ std::string Slower(const StepTime& t, const StepTime& best) {
 
 std::string Cost(const RunSetup& setup, const Cluster& cluster, double seconds, double tokens) {
   const double steps = std::ceil(tokens / static_cast<double>(setup.tokens_per_step));
-  const double hours = steps * seconds / 3600;
-  return fmt::format("{} tokens: {:.0f} steps, {:.1f} days, {:.0f} {} hours\n", FormatCount(tokens),
-                     steps, hours / 24, hours * static_cast<double>(cluster.devices),
+  const double hours = steps * seconds / 3600 * static_cast<double>(cluster.devices);
+  return fmt::format("{} tokens: {:.0f} steps, {}, {:.{}f} {} hours\n", FormatCount(tokens), steps,
+                     FormatDuration(steps * seconds), hours, hours < 10 ? 2 : 0,
                      cluster.is_cpu ? "rank" : "GPU");
 }
 

@@ -24,7 +24,7 @@ RunConfig With(const std::string& preset, std::vector<std::string> arguments = {
 }
 
 TEST(Presets, EachIsValidAndSurvivesARunFolder) {
-  EXPECT_EQ(Presets().size(), 35);
+  EXPECT_EQ(Presets().size(), 36);
   for (const Preset& preset : Presets()) {
     const RunConfig config = With(preset.name);
     Validate(config);
@@ -62,6 +62,21 @@ TEST(Presets, ShakespeareCharCpuIsNanoGptsPublishedConfiguration) {
   EXPECT_EQ(c.optim.beta2, 0.99);
   EXPECT_EQ(c.optim.weight_decay, 0.1);
   EXPECT_EQ(c.optim.clip, 1);
+}
+
+// 3,200 steps of 512 x 1024 tokens are modded-nanogpt's record of 2024-11-06.
+TEST(Presets, FineWebIsDepthTwelveAsLongAsTheRecord) {
+  const RunConfig c = With("fineweb-124m");
+  EXPECT_EQ(c.model.n_embd, 768);
+  EXPECT_EQ(c.model.window, 512);
+  EXPECT_EQ(c.train.steps * c.train.global_batch_size * c.model.block_size, 1'677'721'600);
+  const ParsedRun dial({"--depth=12", "--model.vocab_size=50304", "--model.block_size=1024",
+                        "--data.tokenizer=gpt2", "--train.steps=3200", "--train.batch_size=64",
+                        "--train.global_batch_size=512", "--train.precision=bf16",
+                        "--train.eval_batches=20", "--checkpoint.every=1000"});
+  std::vector<std::string> keys;
+  for (const OptionDifference& d : Difference(c, dial.config)) keys.push_back(d.key);
+  EXPECT_THAT(keys, testing::UnorderedElementsAre("depth", "model.preset"));
 }
 
 TEST(Presets, ShakespeareCharIsNanoGptsConfigurationForAGpu) {
